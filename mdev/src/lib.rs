@@ -1,1 +1,17 @@
-//! mdev
+//! The engine of vgpu-host: it discovers the GPUs of a host that can be
+//! divided, plans, creates and removes vGPUs on them, and keeps one consistent
+//! picture of it all. It knows nothing of D-Bus, polkit or async.
+//!
+//! ```text
+//! up:    kernel (sysfs, udev) -> lane -> scan -> Snapshot -> diff -> Event
+//! down:  request -> admit (claims) -> plan (steps with undo) -> lane -> read back -> rescan
+//! ```
+//!
+//! Start reading at [`engine::Engine`]; the words are in [`model`].
+
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod model;
+pub mod request;
+pub mod sys;

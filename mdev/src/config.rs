@@ -1,0 +1,176 @@
+//! `host.toml`: what the host's administrator decided.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use serde::Deserialize;
+
+use crate::model::PciAddress;
+
+/// The content of `/etc/vgpu-host/host.toml`; a missing file means defaults.
+///
+/// ```toml
+/// [discovery]
+/// add = ["8086:10c9", "class:0108", "0000:02:00.0"]  # devices beyond GPUs
+/// exclude = ["0000:41:00.0"]
+///
+/// [passthrough]
+/// allow = ["0000:81:00.0"]  # whole GPUs that may be given away
+///
+/// [limits]
+/// vgpus-per-user = 16
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Config {
+    /// Which devices are GPUs.
+    pub discovery: Discovery,
+    /// Which GPUs may be given away whole.
+    pub passthrough: Passthrough,
+    /// How much one user may have.
+    pub limits: Limits,
+}
+
+/// Which devices are GPUs: display controllers (class 0x03) and processing
+/// accelerators (0x1200), less `exclude`, with `add`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Discovery {
+    /// Devices to take in.
+    pub add: Vec<Selector>,
+    /// Devices to leave out; wins over `add`.
+    pub exclude: Vec<Selector>,
+}
+
+/// Which GPUs may be given away whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Passthrough {
+    /// These.
+    pub allow: Vec<Selector>,
+}
+
+/// How much one user may have.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Limits {
+    /// vGPUs that a user other than root may own; `None` means no limit.
+    pub vgpus_per_user: Option<u32>,
+}
+
+/// Names PCI devices: `vvvv:dddd`, `class:cc[ss[pp]]`, or an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Selector {
+    /// By vendor and device id.
+    Ids(u16, u16),
+    /// By the leading digits of the class: value and how many of its 24 bits.
+    Class(u32, u32),
+    /// By address.
+    Address(PciAddress),
+}
+
+/// A broken `host.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct ConfigError {
+    path: PathBuf,
+    message: String,
+}
+
+impl Config {
+    /// Parses the text of the file at `path` (used in the error only).
+    ///
+    /// # Errors
+    /// Names the file, line and what is wrong.
+    pub fn parse(text: &str, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
+        toml::from_str(text)
+            .map_err(|error| ConfigError { path: path.into(), message: error.to_string().trim_end().to_owned() })
+    }
+}
+
+impl Selector {
+    /// Whether a device of that address, ids and class is meant.
+    pub fn matches(self, address: PciAddress, vendor: u16, device: u16, class: u32) -> bool {
+        match self {
+            Self::Ids(v, d) => (v, d) == (vendor, device),
+            Self::Class(value, bits) => class >> (24 - bits) == value,
+            Self::Address(a) => a == address,
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{:?} selects nothing: write vvvv:dddd, class:cc[ss[pp]] or an address such as 0000:41:00.0",
+                text.chars().take(64).collect::<String>()
+            )
+        };
+        let hex = |digits: &str| {
+            let all_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+            all_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+        };
+        if let Some(digits) = text.strip_prefix("class:") {
+            return match (digits.len(), hex(digits)) {
+                (2 | 4 | 6, Some(value)) => Ok(Self::Class(value, digits.len() as u32 * 4)),
+                _ => Err(wrong()),
+            };
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        match text.split_once(':') {
+            Some((v, d)) if v.len() == 4 && d.len() == 4 => match (hex(v), hex(d)) {
+                (Some(v), Some(d)) => Ok(Self::Ids(v as u16, d as u16)),
+                _ => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl TryFrom<String> for Selector {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ids(vendor, device) => write!(f, "{vendor:04x}:{device:04x}"),
+            Self::Class(value, bits) => write!(f, "class:{value:0width$x}", width = *bits as usize / 4),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_take_three_forms() {
+        let a = "0000:02:00.0".parse().unwrap();
+        let m = |text: &str| text.parse::<Selector>().unwrap().matches(a, 0x8086, 0x10c9, 0x02_00_00);
+        assert!(m("8086:10c9") && m("class:02") && m("class:0200") && m("0000:02:00.0"));
+        assert!(!m("8086:10ca") && !m("class:03") && !m("class:020001"));
+        for text in ["", "class:", "class:3", "8086", "zzzz:0000", "8086:10c9:1", "+086:10c9"] {
+            assert!(text.parse::<Selector>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_broken_file_says_where() {
+        let error = Config::parse("[discovery]\nadd = [\"nonsense\"]\n", "/etc/vgpu-host/host.toml");
+        let text = error.unwrap_err().to_string();
+        assert!(text.starts_with("/etc/vgpu-host/host.toml: ") && text.contains("line 2"), "{text}");
+        assert!(Config::parse("surprise = 1", "x").is_err());
+        assert_eq!(Config::parse("", "x"), Ok(Config::default()));
+    }
+}

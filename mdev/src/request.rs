@@ -1,0 +1,96 @@
+//! What can be asked of the engine, and what it answers.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use uuid::Uuid;
+
+use crate::model::{GpuId, PciAddress, VgpuName};
+
+/// A vGPU to be made.
+#[derive(Debug, Clone, Default)]
+pub struct CreateRequest {
+    /// The profile: its id, full name or short name.
+    pub profile: String,
+    /// On this GPU; otherwise on the one with the most left.
+    pub gpu: Option<GpuId>,
+    /// Under this UUID; otherwise under a new one.
+    pub uuid: Option<Uuid>,
+    /// With this name.
+    pub name: Option<VgpuName>,
+    /// For this user; VFIO nodes become theirs when not root.
+    pub owner_uid: u32,
+    /// On this function alone.
+    pub function: Option<PciAddress>,
+    /// On a GPU of this NUMA node.
+    pub numa_node: Option<u32>,
+    /// Enable one VF where none is free and no VF is in use.
+    pub enable_vfs: bool,
+}
+
+/// A vGPU that was made, or was there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Whether it was made now; `false` when the same one existed.
+    pub created: bool,
+}
+
+/// How a vGPU is to be removed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RemoveOptions {
+    /// Remove it although it is held: the kernel asks its holder to let go and
+    /// waits, which can take for ever.
+    pub force: bool,
+}
+
+/// A vGPU's device, opened for a VMM.
+#[derive(Debug)]
+pub struct OpenedDevice {
+    /// The descriptors by name: `device` and `iommu`, or `group`.
+    pub fds: Vec<(&'static str, OwnedFd)>,
+    /// The device's own node or group node, below `/dev`.
+    pub node: String,
+}
+
+/// Follows and cancels work that takes long.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    cancelled: AtomicBool,
+    done: AtomicU32,
+    steps: AtomicU32,
+}
+
+impl Control {
+    /// Asks the work to stop before its next step and to undo what it did.
+    pub fn cancel(&self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// How much is done, 0 to 1.
+    pub fn progress(&self) -> f64 {
+        let steps = self.shared.steps.load(Ordering::Relaxed);
+        if steps == 0 { 0.0 } else { f64::from(self.shared.done.load(Ordering::Relaxed)) / f64::from(steps) }
+    }
+
+    pub(crate) fn set_progress(&self, done: usize, steps: usize) {
+        self.shared.done.store(u32::try_from(done).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.shared.steps.store(u32::try_from(steps).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+}
