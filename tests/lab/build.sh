@@ -20,7 +20,7 @@ MODULES=(
 	9p 9pnet_virtio overlay
 	igb igbvf nvme
 	vfio vfio_iommu_type1 vfio-pci mdev
-	drm fuse loop tun
+	fuse loop tun
 )
 SAMPLES=(mtty mdpy mbochs)
 

@@ -8,6 +8,7 @@ set -euo pipefail
 control=/.lab
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 
+trap 'echo "lab: init.sh failed: $BASH_COMMAND (line $LINENO)"' ERR
 trap 'cd / && busybox poweroff -f' EXIT
 
 say() { printf 'lab: [%s s] %s\n' "$(cut -d ' ' -f 1 /proc/uptime)" "$*"; }
@@ -63,7 +64,7 @@ say "kernel $(uname -r), tree $VGPU_LAB_TREE"
 
 [[ -z $setup ]] || (cd "$directory" && bash -euc "$setup")
 
-/lib/systemd/systemd-udevd --daemon
+/lib/systemd/systemd-udevd --daemon >/var/log/udevd.log 2>&1
 udevadm trigger --type=subsystems --action=add
 udevadm trigger --type=devices --action=add
 udevadm settle --timeout=60
