@@ -43,7 +43,10 @@ impl View<'_> {
     pub fn vfio_driver(&self, modalias: &str) -> &str {
         let same = |driver: &str, module: &str| {
             driver.len() == module.len()
-                && driver.bytes().zip(module.bytes()).all(|(a, b)| a == b || (a == b'-' && b == b'_'))
+                && driver
+                    .bytes()
+                    .zip(module.bytes())
+                    .all(|(a, b)| a == b || (a == b'-' && b == b'_'))
         };
         crate::scan::text::vfio_variant(self.module_aliases, modalias)
             .and_then(|module| self.drivers.iter().find(|driver| same(driver, module)))
@@ -66,26 +69,23 @@ pub const VFIO_PCI: &str = "vfio-pci";
 
 /// A GPU as its facts show it. `previous` keeps what only an empty GPU tells;
 /// `vgpus` are those on it (asked for only where its VFs carry mdevs).
-pub fn gpu(
-    facts: &GpuFacts,
-    view: View<'_>,
-    previous: Option<&Gpu>,
-    vgpus: &[Arc<Vgpu>],
-) -> Gpu {
+pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
     let (ids, vendor, model) = match &facts.pci {
-        Some(pci) => {
-            (Some(pci.ids), names::vendor(pci.ids.0), names::model(pci.ids, pci.subsystem))
-        }
+        Some(pci) => (
+            Some(pci.ids),
+            names::vendor(pci.ids.0),
+            names::model(pci.ids, pci.subsystem),
+        ),
         None => (None, "virtual".to_owned(), facts.id.to_string()),
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
         Framework::Mdev => mdev::profiles(facts, previous),
-        Framework::Sriov => {
-            sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
-        }
+        Framework::Sriov => sriov::profile(facts, view, &functions, &slug)
+            .into_iter()
+            .collect::<Vec<Profile>>(),
         Framework::Passthrough => Vec::new(),
     };
     profiles.extend(passthrough::profile(facts, view, &slug));
@@ -101,7 +101,10 @@ pub fn gpu(
         framework,
         state: GpuState::Ready,
         vf_total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
-        vf_count: facts.pci.as_ref().map_or(0, |pci| pci.functions.len() as u32),
+        vf_count: facts
+            .pci
+            .as_ref()
+            .map_or(0, |pci| pci.functions.len() as u32),
         profiles,
         functions,
         problems,
@@ -122,7 +125,9 @@ pub fn framework(facts: &GpuFacts) -> Framework {
 /// The vGPUs that are PCI functions: claimed ones, and foreign ones on a VFIO
 /// driver.
 pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec<Vgpu> {
-    let Some(pci) = &facts.pci else { return Vec::new() };
+    let Some(pci) = &facts.pci else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for function in &facts.functions {
         found.extend(sriov::vgpu(&facts.id, function, view, model_slug));
@@ -153,7 +158,10 @@ fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Funct
             let claim = view.claims.of_function(function.address);
             let mut vgpu = claim.as_ref().map(|claim| claim.uuid);
             if vgpu.is_none() {
-                vgpu = vgpus.iter().find(|vgpu| vgpu.parent == name).map(|vgpu| vgpu.uuid);
+                vgpu = vgpus
+                    .iter()
+                    .find(|vgpu| vgpu.parent == name)
+                    .map(|vgpu| vgpu.uuid);
             }
             let state = match &function.driver {
                 _ if vgpu.is_some() => FunctionState::Vgpu,
@@ -166,7 +174,12 @@ fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Funct
             if vgpu.is_none() && state == FunctionState::Vgpu {
                 vgpu = Some(foreign_uuid(&facts.id, &name));
             }
-            Function { address: function.address, driver: function.driver.clone(), state, vgpu }
+            Function {
+                address: function.address,
+                driver: function.driver.clone(),
+                state,
+                vgpu,
+            }
         })
         .collect()
 }
@@ -206,10 +219,14 @@ pub fn foreign_uuid(gpu: &GpuId, function: &str) -> Uuid {
 
 /// The VFIO nodes of a device.
 fn nodes(group: Option<u32>, vfio_device: Option<&str>, has_cdev: bool) -> Vec<Node> {
-    let group = group.map(|n| Node { kind: NodeKind::Group, path: format!("vfio/{n}") });
-    let cdev = vfio_device
-        .filter(|_| has_cdev)
-        .map(|name| Node { kind: NodeKind::Cdev, path: format!("vfio/devices/{name}") });
+    let group = group.map(|n| Node {
+        kind: NodeKind::Group,
+        path: format!("vfio/{n}"),
+    });
+    let cdev = vfio_device.filter(|_| has_cdev).map(|name| Node {
+        kind: NodeKind::Cdev,
+        path: format!("vfio/devices/{name}"),
+    });
     cdev.into_iter().chain(group).collect()
 }
 

@@ -60,13 +60,18 @@ pub struct MdevFacts {
 /// When the lane fails.
 pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFacts>, ScanError> {
     let base = path("class/mdev_bus")?;
-    let reads = names.iter().map(|name| Read::names(format!("{name}/mdev_supported_types")));
+    let reads = names
+        .iter()
+        .map(|name| Read::names(format!("{name}/mdev_supported_types")));
     let mut listed = reader.read(&base, reads.collect())?;
     let mut offered: Vec<Vec<TypeId>> = Vec::with_capacity(names.len());
     let mut known: BTreeMap<TypeId, usize> = BTreeMap::new();
     for parent in 0..names.len() {
-        let mut types: Vec<TypeId> =
-            listed.names().into_iter().filter_map(|id| id.parse().ok()).collect();
+        let mut types: Vec<TypeId> = listed
+            .names()
+            .into_iter()
+            .filter_map(|id| id.parse().ok())
+            .collect();
         types.sort_unstable();
         for id in &types {
             known.entry(id.clone()).or_insert(parent);
@@ -75,9 +80,13 @@ pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFa
     }
     let mut reads = Vec::with_capacity(known.len() * 3);
     for (id, parent) in &known {
-        let Some(parent) = names.get(*parent) else { continue };
+        let Some(parent) = names.get(*parent) else {
+            continue;
+        };
         for attribute in ["name", "description", "device_api"] {
-            reads.push(Read::text(format!("{parent}/mdev_supported_types/{id}/{attribute}")));
+            reads.push(Read::text(format!(
+                "{parent}/mdev_supported_types/{id}/{attribute}"
+            )));
         }
     }
     let mut r = reader.read(&base, reads)?;
@@ -110,19 +119,21 @@ pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFa
 ///
 /// # Errors
 /// When the lane fails.
-pub fn refresh_available(
-    reader: Reader<'_>,
-    parents: &mut [ParentFacts],
-) -> Result<(), ScanError> {
+pub fn refresh_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Result<(), ScanError> {
     let mut reads = Vec::new();
     for parent in parents.iter() {
         for id in parent.types.keys() {
             let name = &parent.name;
-            reads.push(Read::text(format!("{name}/mdev_supported_types/{id}/available_instances")));
+            reads.push(Read::text(format!(
+                "{name}/mdev_supported_types/{id}/available_instances"
+            )));
         }
     }
     let mut r = reader.read(&path("class/mdev_bus")?, reads)?;
-    for (_, available) in parents.iter_mut().flat_map(|parent| parent.types.values_mut()) {
+    for (_, available) in parents
+        .iter_mut()
+        .flat_map(|parent| parent.types.values_mut())
+    {
         *available = r.text().as_deref().and_then(text::count).unwrap_or(0);
     }
     Ok(())
@@ -143,7 +154,10 @@ pub fn read_mdevs(
         Some(uuid) => vec![uuid],
         None => {
             let names = reader.read(&base, vec![Read::names("")])?.names();
-            names.iter().filter_map(|name| text::mdev_name(name)).collect()
+            names
+                .iter()
+                .filter_map(|name| text::mdev_name(name))
+                .collect()
         }
     };
     let mut reads = Vec::with_capacity(uuids.len() * 5);
@@ -175,7 +189,10 @@ pub fn read_mdevs(
     }
     let mut reads = Vec::with_capacity(found.len() * 2);
     for mdev in &found {
-        reads.push(Read::inode(format!("vfio/{}", mdev.group.map_or(-1, i64::from))));
+        reads.push(Read::inode(format!(
+            "vfio/{}",
+            mdev.group.map_or(-1, i64::from)
+        )));
         let device = mdev.vfio_device.as_deref().unwrap_or("none");
         reads.push(Read::inode(format!("vfio-dev/{device}/dev")));
     }

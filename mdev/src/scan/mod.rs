@@ -45,7 +45,11 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader on `lane`, each of its batches until `deadline`.
     pub fn new(executor: &'a dyn Executor, lane: &'a LaneKey, deadline: Deadline) -> Self {
-        Self { executor, lane, deadline }
+        Self {
+            executor,
+            lane,
+            deadline,
+        }
     }
 
     /// Reads a batch below `base`.
@@ -56,7 +60,10 @@ impl<'a> Reader<'a> {
         if reads.is_empty() {
             return Ok(Readings(Vec::new().into_iter()));
         }
-        let op = Op::ReadBatch(ReadBatch { base: base.clone(), reads });
+        let op = Op::ReadBatch(ReadBatch {
+            base: base.clone(),
+            reads,
+        });
         match self.executor.run(self.lane, op, self.deadline)? {
             Observed::Read(readings) => Ok(Readings(readings.into_iter())),
             _ => Err(ScanError::Confused(base.clone())),

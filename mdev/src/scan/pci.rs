@@ -96,7 +96,9 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
             Read::names(""),
         ],
     )?;
-    let Some(inode) = r.inode() else { return Ok(None) };
+    let Some(inode) = r.inode() else {
+        return Ok(None);
+    };
     let id = |r: &mut Readings| r.text().as_deref().and_then(text::pci_id).unwrap_or(0);
     let mut facts = PciFacts {
         address,
@@ -110,7 +112,11 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
         total_vfs: r.text().as_deref().and_then(text::count).unwrap_or(0),
         driver: r.link(),
         group: r.link().as_deref().and_then(text::count),
-        group_members: r.names().iter().filter_map(|name| text::pci_name(name)).collect(),
+        group_members: r
+            .names()
+            .iter()
+            .filter_map(|name| text::pci_name(name))
+            .collect(),
         strangers: Vec::new(),
         functions: BTreeMap::new(),
         vfio_device: r.names().into_iter().next(),
@@ -122,7 +128,10 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
         .into_iter()
         .filter_map(|name| Some((text::virtfn(&name)?, name)))
         .collect();
-    let reads = links.iter().map(|(_, name)| Read::link(name.clone())).collect();
+    let reads = links
+        .iter()
+        .map(|(_, name)| Read::link(name.clone()))
+        .collect();
     let mut targets = reader.read(&base, reads)?;
     for (number, _) in links {
         if let Some(vf) = targets.link().as_deref().and_then(text::pci_name) {
@@ -131,8 +140,10 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
     }
     facts.strangers = read_strangers(reader, &facts)?;
     if let Some(name) = &facts.vfio_device {
-        facts.has_cdev =
-            reader.read(&base, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?.inode().is_some();
+        facts.has_cdev = reader
+            .read(&base, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?
+            .inode()
+            .is_some();
     }
     Ok(Some(facts))
 }
@@ -206,13 +217,26 @@ fn read_many(
 /// The members of a PF's group that are neither of its slot nor bridges.
 fn read_strangers(reader: Reader<'_>, pf: &PciFacts) -> Result<Vec<PciAddress>, ScanError> {
     const BRIDGE: u32 = 0x06;
-    let others: Vec<PciAddress> =
-        pf.group_members.iter().copied().filter(|member| !member.same_slot(pf.address)).collect();
-    let reads = others.iter().map(|member| Read::text(format!("{member}/class"))).collect();
+    let others: Vec<PciAddress> = pf
+        .group_members
+        .iter()
+        .copied()
+        .filter(|member| !member.same_slot(pf.address))
+        .collect();
+    let reads = others
+        .iter()
+        .map(|member| Read::text(format!("{member}/class")))
+        .collect();
     let mut classes = reader.read(&path("bus/pci/devices")?, reads)?;
     Ok(others
         .into_iter()
-        .filter(|_| classes.text().as_deref().and_then(text::hex).is_none_or(|c| c >> 16 != BRIDGE))
+        .filter(|_| {
+            classes
+                .text()
+                .as_deref()
+                .and_then(text::hex)
+                .is_none_or(|c| c >> 16 != BRIDGE)
+        })
         .collect())
 }
 
