@@ -15,3 +15,4 @@ pub mod error;
 pub mod model;
 pub mod request;
 pub mod sys;
+pub mod vfio;

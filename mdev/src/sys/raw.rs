@@ -14,6 +14,9 @@ use std::{
 };
 
 use nix::errno::Errno;
+use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_TYPE, vfio_device_info, vfio_region_info};
+use vfio_ioctls::{VfioDevice, VfioError, VfioOps};
+use vm_memory::{Address as _, GuestMemoryBackend as _, GuestMemoryMmap, GuestMemoryRegion as _};
 
 /// Reads directory entries (`struct linux_dirent64`) into `buffer`: how many
 /// bytes it holds, 0 at the end.
@@ -115,4 +118,70 @@ pub fn limit_malloc_arenas(arenas: u8) {
     }
     #[cfg(not(target_env = "gnu"))]
     let _ = arenas;
+}
+
+/// `_IO(VFIO_TYPE, VFIO_BASE + n)` (`include/uapi/linux/vfio.h`).
+const fn vfio_request(n: u32) -> libc::Ioctl {
+    ((VFIO_TYPE as libc::Ioctl) << 8) | (VFIO_BASE + n) as libc::Ioctl
+}
+
+/// The descriptor of a VFIO device.
+pub(crate) fn vfio_device_fd(device: &VfioDevice) -> BorrowedFd<'_> {
+    // SAFETY: the device owns its descriptor and closes it when it is dropped,
+    // which the borrow outlives not.
+    unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) }
+}
+
+/// `VFIO_DEVICE_GET_INFO`.
+pub(crate) fn vfio_device_info(device: BorrowedFd<'_>) -> Result<vfio_device_info, Errno> {
+    let mut info = vfio_device_info {
+        argsz: argsz::<vfio_device_info>(),
+        ..Default::default()
+    };
+    // SAFETY: the descriptor is open, and `info` is the structure that this
+    // request takes, with its true size in `argsz`.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), vfio_request(7), &raw mut info) };
+    Errno::result(done).map(|_| info)
+}
+
+/// `VFIO_DEVICE_GET_REGION_INFO`, without capabilities.
+pub(crate) fn vfio_region_info(
+    device: BorrowedFd<'_>,
+    index: u32,
+) -> Result<vfio_region_info, Errno> {
+    let mut info = vfio_region_info {
+        argsz: argsz::<vfio_region_info>(),
+        index,
+        ..Default::default()
+    };
+    // SAFETY: as in `vfio_device_info`; capabilities that do not fit `argsz`
+    // are left out by the kernel.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), vfio_request(8), &raw mut info) };
+    Errno::result(done).map(|_| info)
+}
+
+/// `VFIO_DEVICE_RESET`.
+pub(crate) fn vfio_device_reset(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open, and this request takes no argument.
+    Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), vfio_request(11)) }).map(drop)
+}
+
+/// Maps guest memory for DMA and unmaps it again.
+pub(crate) fn map_and_unmap(ops: &dyn VfioOps, memory: &GuestMemoryMmap) -> Result<(), VfioError> {
+    for region in memory.iter() {
+        let iova = region.start_addr().raw_value();
+        // SAFETY: vm-memory owns the mapping, hands out no reference to its
+        // content, and keeps it for the life of `memory`; it is unmapped from
+        // the device below, or else never freed.
+        unsafe { ops.vfio_dma_map(iova, region.size(), region.as_ptr())? };
+        if let Err(error) = ops.vfio_dma_unmap(iova, region.size()) {
+            std::mem::forget(memory.clone());
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+const fn argsz<T>() -> u32 {
+    size_of::<T>() as u32
 }

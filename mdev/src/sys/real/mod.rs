@@ -1,9 +1,12 @@
 //! The real kernel, below injected roots.
 
 mod child;
+#[cfg(test)]
+mod child_tests;
 mod dir;
 mod holders;
 mod nodes;
+mod probe;
 mod read;
 mod root;
 #[cfg(test)]
@@ -133,11 +136,7 @@ impl Kernel for RealKernel {
     }
 
     fn probe(&self, target: &ProbeTarget, limit: Duration) -> Result<ProbeReport, ProbeFailure> {
-        let _ = (target, limit);
-        Err(ProbeFailure {
-            message: "not yet".into(),
-            errno: None,
-        })
+        probe::probe(&self.programs.probe, target, limit)
     }
 
     fn run_tool(

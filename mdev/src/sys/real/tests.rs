@@ -3,27 +3,18 @@
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read as _, Write as _},
-    os::{
-        fd::AsFd,
-        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink},
-    },
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink},
     process::{Child, Command, Stdio},
-    time::Instant,
 };
 
 use nix::{
     fcntl::{FcntlArg, fcntl},
-    poll::{PollFd, PollFlags, poll},
-    sys::{
-        signal::{Signal, kill},
-        stat::{Mode, SFlag, makedev, mknod},
-    },
-    unistd::Pid,
+    sys::stat::{Mode, SFlag, makedev, mknod},
 };
 use tempfile::TempDir;
 
 use super::{
-    super::{Read, Value, raw},
+    super::{Read, Value},
     *,
 };
 
@@ -396,90 +387,6 @@ fn holders_are_found_by_number_whatever_the_name() {
     drop(opener);
     assert_eq!(query(None, &["vfio/3"]), [], "after it ended");
     assert_eq!(query(Some(holder.pid), &["vfio/3"]), [], "after it ended");
-}
-
-fn tool(program: &str, args: &[&str], limit: Duration) -> Result<ToolOutput, Errno> {
-    let programs = Programs {
-        modprobe: program.into(),
-        ..Programs::default()
-    };
-    let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
-    let args: Vec<_> = args.iter().map(|arg| String::from(*arg)).collect();
-    kernel.run_tool(ToolId::Modprobe, &args, limit)
-}
-
-const LONG: Duration = Duration::from_secs(60);
-
-#[test]
-fn a_tool_says_how_it_ended() {
-    let output = tool("/bin/sh", &["-c", "echo out; echo err >&2; exit 3"], LONG).unwrap();
-    assert_eq!(
-        output,
-        ToolOutput {
-            status: Some(3),
-            output: "out\nerr\n".into()
-        }
-    );
-    let output = tool("/bin/sh", &["-c", "kill -9 $$"], LONG).unwrap();
-    assert_eq!(
-        output,
-        ToolOutput {
-            status: None,
-            output: String::new()
-        }
-    );
-    assert_eq!(tool("/no/such/program", &[], LONG), Err(Errno::ENOENT));
-}
-
-#[test]
-fn a_tools_output_is_bounded() {
-    let output = tool("/bin/sh", &["-c", "head -c 300000 /dev/zero"], LONG).unwrap();
-    assert_eq!((output.status, output.output.len()), (Some(0), 65_536));
-}
-
-#[test]
-fn a_tool_ends_at_its_limit_with_all_it_started() {
-    let host = Host::new();
-    let pid = host.path("pid");
-    let script = format!("sleep 1000 & echo $! > '{}'; wait", pid.display());
-    let started = Instant::now();
-    assert_eq!(
-        tool("/bin/sh", &["-c", &script], Duration::from_millis(500)),
-        Err(Errno::ETIMEDOUT)
-    );
-    assert!(started.elapsed() < LONG);
-    let grandchild = fs::read_to_string(pid).unwrap();
-    match raw::pidfd_open(grandchild.trim().parse().unwrap()) {
-        Ok(pidfd) => {
-            let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-            assert_eq!(poll(&mut ended, 60_000u16), Ok(1), "it still runs");
-        }
-        Err(errno) => assert_eq!(errno, Errno::ESRCH),
-    }
-}
-
-#[test]
-fn what_a_tool_leaves_behind_is_not_waited_for() {
-    let output = tool("/bin/sh", &["-c", "sleep 1000 & echo $!"], LONG).unwrap();
-    assert_eq!(output.status, Some(0));
-    let left: i32 = output.output.trim().parse().unwrap();
-    kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();
-}
-
-#[test]
-fn a_tool_inherits_no_descriptor() {
-    // One that is not close-on-exec, as a careless parent would leave us.
-    let leaked = fcntl(File::open("/dev/null").unwrap(), FcntlArg::F_DUPFD(200)).unwrap();
-    let script = format!("[ -e /proc/self/fd/{leaked} ] && echo leaked || echo sealed");
-    let plain = Command::new("/bin/sh")
-        .args(["-c", &script])
-        .output()
-        .unwrap();
-    assert_eq!(plain.stdout, b"leaked\n");
-    assert_eq!(
-        tool("/bin/sh", &["-c", &script], LONG).unwrap().output,
-        "sealed\n"
-    );
 }
 
 #[test]
