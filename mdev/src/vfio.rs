@@ -171,6 +171,10 @@ fn open_group(
             format!("group {group} is not viable: {}", blockers(kernel, target)),
             None,
         ),
+        VfioError::InvalidPath => Refusal::new(
+            format!("{} is gone, or has no IOMMU group", target.device),
+            Some(Errno::ENODEV),
+        ),
         error => Refusal::because(
             format!("cannot open {} in group {group}", target.device),
             &error,

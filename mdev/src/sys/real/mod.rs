@@ -5,6 +5,7 @@ mod child;
 mod child_tests;
 mod dir;
 mod holders;
+mod monitor;
 mod nodes;
 mod probe;
 mod read;
@@ -29,7 +30,10 @@ use super::{
     SysPath, ToolId, ToolOutput,
 };
 
-pub use self::root::RootError;
+pub use self::{
+    monitor::{MonitorHandle, MonitorItem, monitor},
+    root::RootError,
+};
 
 /// Where the kernel's file systems are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
