@@ -25,3 +25,4 @@ pub mod request;
 pub mod scan;
 pub mod store;
 pub mod sys;
+pub mod vfio;
