@@ -2,13 +2,10 @@
 
 use std::{collections::HashMap, future::Future, pin::Pin};
 
-use zbus::{
-    Connection,
-    message::{Flags, Header},
-};
+use zbus::Connection;
 use zbus_polkit::policykit1::{AuthorizationResult, CheckAuthorizationFlags, Subject};
 
-use crate::Action;
+use crate::{Action, Caller};
 
 /// What a polkit rule can look at besides the user: `gpu`, `profile`, `uuid`.
 pub type Details = HashMap<&'static str, String>;
@@ -35,10 +32,10 @@ pub type Checking<'a> = Pin<Box<dyn Future<Output = Result<Verdict, Unavailable>
 
 /// Decides for callers other than root.
 pub trait Authority: Send + Sync {
-    /// Whether the sender of the call with that header may do this.
+    /// Whether the caller may do this.
     fn check<'a>(
         &'a self,
-        call: &'a Header<'a>,
+        caller: Caller<'a>,
         action: Action,
         details: &'a Details,
     ) -> Checking<'a>;
@@ -57,19 +54,16 @@ impl Polkit {
 
     async fn ask(
         &self,
-        call: &Header<'_>,
+        caller: Caller<'_>,
         action: Action,
         details: &Details,
     ) -> Result<Verdict, Unavailable> {
         let unavailable =
             |error: &dyn std::fmt::Display| Unavailable(format!("polkit cannot be asked: {error}"));
-        let subject = Subject::new_for_message_header(call).map_err(|error| unavailable(&error))?;
+        let subject =
+            Subject::new_for_message_header(caller.call).map_err(|error| unavailable(&error))?;
         let mut flags = CheckAuthorizationFlags::empty();
-        if call
-            .primary()
-            .flags()
-            .contains(Flags::ALLOW_INTERACTIVE_AUTH)
-        {
+        if caller.interactive {
             flags |= CheckAuthorizationFlags::ALLOW_USER_INTERACTION;
         }
         let reply = self
@@ -98,11 +92,11 @@ impl Polkit {
 impl Authority for Polkit {
     fn check<'a>(
         &'a self,
-        call: &'a Header<'a>,
+        caller: Caller<'a>,
         action: Action,
         details: &'a Details,
     ) -> Checking<'a> {
-        Box::pin(self.ask(call, action, details))
+        Box::pin(self.ask(caller, action, details))
     }
 }
 
@@ -110,7 +104,7 @@ impl Authority for Polkit {
 pub struct RootOnly;
 
 impl Authority for RootOnly {
-    fn check<'a>(&'a self, _: &'a Header<'a>, _: Action, _: &'a Details) -> Checking<'a> {
+    fn check<'a>(&'a self, _: Caller<'a>, _: Action, _: &'a Details) -> Checking<'a> {
         Box::pin(async { Ok(Verdict::No) })
     }
 }

@@ -1,6 +1,6 @@
 //! The table from method to rule, and how a rule is applied.
 
-use zbus::message::Header;
+use zbus::message::{Flags, Header};
 
 use crate::{Action, Authority, Details, Unavailable, Verdict};
 
@@ -87,6 +87,31 @@ pub struct Caller<'a> {
     pub uid: u32,
     /// The header of the call.
     pub call: &'a Header<'a>,
+    /// Whether polkit may ask the user for a password meanwhile.
+    pub interactive: bool,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller of that message; interactive when the message allows it.
+    pub fn new(uid: u32, call: &'a Header<'a>) -> Self {
+        let interactive = call
+            .primary()
+            .flags()
+            .contains(Flags::ALLOW_INTERACTIVE_AUTH);
+        Self {
+            uid,
+            call,
+            interactive,
+        }
+    }
+
+    /// The same caller, not to be asked for a password.
+    pub fn quietly(self) -> Self {
+        Self {
+            interactive: false,
+            ..self
+        }
+    }
 }
 
 /// A caller may not do what it asked for.
@@ -144,7 +169,7 @@ pub async fn authorize(
         Rule::OwnerNeeds(action) => &[action, Action::ManageOthers],
     };
     for &action in needed {
-        match authority.check(caller.call, action, details).await {
+        match authority.check(caller, action, details).await {
             Ok(Verdict::Yes) => {}
             Ok(Verdict::No) => return Err(Denied::Refused { uid, action }),
             Ok(Verdict::Challenge) => return Err(Denied::Interactive { uid, action }),

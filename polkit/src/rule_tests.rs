@@ -14,7 +14,7 @@ struct Fake {
 }
 
 impl Authority for Fake {
-    fn check<'a>(&'a self, _: &'a Header<'a>, action: Action, _: &'a Details) -> Checking<'a> {
+    fn check<'a>(&'a self, _: Caller<'a>, action: Action, _: &'a Details) -> Checking<'a> {
         self.asked.lock().unwrap().push(action);
         let verdict = if self.allowed.contains(&action) {
             Verdict::Yes
@@ -33,7 +33,7 @@ fn check(uid: u32, rule: Rule, owner: Option<u32>, allowed: &[Action]) -> (bool,
     };
     let call = Message::method_call("/", "Test").build(&()).unwrap();
     let header = call.header();
-    let caller = Caller { uid, call: &header };
+    let caller = Caller::new(uid, &header);
     let details = Details::new();
     let result = zbus::block_on(authorize(&fake, caller, rule, owner, &details));
     (result.is_ok(), fake.asked.into_inner().unwrap())
@@ -95,7 +95,7 @@ fn without_polkit_root_is_alone() {
     let header = call.header();
     let details = Details::new();
     let ask = |uid| {
-        let caller = Caller { uid, call: &header };
+        let caller = Caller::new(uid, &header);
         zbus::block_on(authorize(
             &RootOnly,
             caller,
@@ -122,4 +122,18 @@ fn what_is_not_in_the_table_has_no_rule() {
     );
     assert_eq!(rule("org.vgpu.Host1.Vgpu", "CreateVgpu"), None);
     assert_eq!(rule("org.vgpu.Host1.Manager", "Format"), None);
+}
+
+#[test]
+fn only_a_message_that_allows_it_is_interactive() {
+    let flags = Flags::ALLOW_INTERACTIVE_AUTH;
+    let call = Message::method_call("/", "Test")
+        .with_flags(flags)
+        .build(&())
+        .unwrap();
+    let header = call.header();
+    assert!(Caller::new(1000, &header).interactive);
+    assert!(!Caller::new(1000, &header).quietly().interactive);
+    let call = Message::method_call("/", "Test").build(&()).unwrap();
+    assert!(!Caller::new(1000, &call.header()).interactive);
 }
