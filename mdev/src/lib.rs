@@ -9,9 +9,13 @@
 //!
 //! Start reading at [`engine::Engine`]; the words are in [`model`].
 
+pub mod claims;
 pub mod config;
 pub mod engine;
 pub mod error;
 pub mod model;
 pub mod request;
+pub mod scan;
+pub mod store;
 pub mod sys;
+pub mod vfio;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use super::{Framework, GpuId, PciAddress, Profile, VgpuName};
+use super::{Framework, GpuId, PciAddress, Profile};
 
 /// A physical device that can be divided, or a virtual mdev parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +76,6 @@ pub struct Function {
     pub state: FunctionState,
     /// The vGPU that it carries.
     pub vgpu: Option<Uuid>,
-    /// The name of that vGPU.
-    pub vgpu_name: Option<VgpuName>,
 }
 
 /// What a function is used for.

@@ -10,6 +10,8 @@ mod kernel;
 mod lanes;
 mod op;
 mod path;
+pub mod raw;
+pub mod real;
 
 pub use kernel::{Kernel, KernelEvent, ProbeFailure};
 pub use lanes::Lanes;

@@ -253,6 +253,9 @@ pub struct ProbeReport {
     pub can_reset: bool,
     /// Whether the probe's reset worked; `None` when the device has none.
     pub reset: Option<bool>,
+    /// The kernel's errno where the reset did not work.
+    #[serde(default)]
+    pub reset_errno: Option<i32>,
     /// Regions of nonzero size.
     pub regions: Vec<Region>,
     /// Interrupts: (index, count).
