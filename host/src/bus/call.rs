@@ -51,7 +51,10 @@ impl Call {
 
     /// The sender's unique name, empty when the message has none.
     pub(crate) fn sender(&self) -> String {
-        self.header().sender().map(ToString::to_string).unwrap_or_default()
+        self.header()
+            .sender()
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     /// The arguments.
@@ -59,9 +62,15 @@ impl Call {
     /// # Errors
     /// InvalidArgs when the message breaks its own signature.
     pub(crate) fn args<T: DeserializeOwned + Type>(&self) -> Result<T, Fault> {
-        self.message.body().deserialize_ignore_signature().map_err(|error| {
-            Fault::invalid(format!("the arguments of {} cannot be read: {error}", self.method.member))
-        })
+        self.message
+            .body()
+            .deserialize_ignore_signature()
+            .map_err(|error| {
+                Fault::invalid(format!(
+                    "the arguments of {} cannot be read: {error}",
+                    self.method.member
+                ))
+            })
     }
 
     /// The reply with that body.
@@ -69,13 +78,27 @@ impl Call {
     /// # Errors
     /// Failed when the body is too large for a message.
     pub(crate) fn reply<B: Serialize + DynamicType>(&self, body: &B) -> Result<Message, Fault> {
+        debug_assert_eq!(
+            body.signature().to_string_no_parens(),
+            self.method.output,
+            "the results of {}",
+            self.method.member
+        );
         Message::method_return(&self.header())
             .build(body)
-            .map_err(|error| Fault::failed(format!("the reply of {} cannot be made: {error}", self.method.member)))
+            .map_err(|error| {
+                Fault::failed(format!(
+                    "the reply of {} cannot be made: {error}",
+                    self.method.member
+                ))
+            })
     }
 }
 
 /// Whether the sender of a message waits for a reply.
 pub(crate) fn wants_reply(message: &Message) -> bool {
-    !message.primary_header().flags().contains(Flags::NO_REPLY_EXPECTED)
+    !message
+        .primary_header()
+        .flags()
+        .contains(Flags::NO_REPLY_EXPECTED)
 }

@@ -15,7 +15,13 @@ use zbus::{Message, Variant};
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) text: String,
-    code: Option<&'static str>,
+    details: Option<Box<FaultDetails>>,
+}
+
+/// What the engine says of a failure besides its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FaultDetails {
+    code: &'static str,
     path: Option<String>,
     errno: Option<String>,
     holder: Option<Holder>,
@@ -24,7 +30,11 @@ pub(crate) struct Fault {
 impl Fault {
     /// A failure of that name and text.
     pub(crate) fn new(name: &'static str, text: impl Into<String>) -> Self {
-        Self { name, text: text.into(), code: None, path: None, errno: None, holder: None }
+        Self {
+            name,
+            text: text.into(),
+            details: None,
+        }
     }
 
     /// An argument makes no sense.
@@ -39,12 +49,18 @@ impl Fault {
 
     /// Whether it names a process.
     pub(crate) fn names_a_process(&self) -> bool {
-        self.holder.is_some()
+        self.details
+            .as_ref()
+            .is_some_and(|details| details.holder.is_some())
     }
 
     /// The same without the process that it names.
     pub(crate) fn without_process(mut self) -> Self {
-        if let Some(holder) = self.holder.take() {
+        if let Some(holder) = self
+            .details
+            .as_mut()
+            .and_then(|details| details.holder.take())
+        {
             let words = Error::holder_words(&holder);
             self.text = self.text.replace(&words, " (held by a process)");
         }
@@ -56,32 +72,40 @@ impl Fault {
     /// # Errors
     /// When the text is too large for a message.
     pub(crate) fn reply(&self, call: &Message) -> zbus::Result<Message> {
-        let mut details: HashMap<&str, Variant<'_>> = HashMap::new();
-        if let Some(code) = self.code {
-            details.insert(detail::CODE, code.into());
+        Message::error(&call.header(), self.name).build(&(&self.text, self.details_map()))
+    }
+
+    fn details_map(&self) -> HashMap<&'static str, Variant<'_>> {
+        let Some(details) = &self.details else {
+            return HashMap::new();
+        };
+        let mut map = HashMap::from([(detail::CODE, details.code.into())]);
+        if let Some(path) = &details.path {
+            map.insert(detail::PATH, path.as_str().into());
         }
-        if let Some(path) = &self.path {
-            details.insert(detail::PATH, path.as_str().into());
+        if let Some(errno) = &details.errno {
+            map.insert(detail::ERRNO, errno.as_str().into());
         }
-        if let Some(errno) = &self.errno {
-            details.insert(detail::ERRNO, errno.as_str().into());
+        if let Some(holder) = &details.holder {
+            let holder = (holder.pid, holder.command.as_str());
+            map.insert(detail::HOLDER, holder.into());
         }
-        if let Some(holder) = &self.holder {
-            details.insert(detail::HOLDER, (holder.pid, holder.command.as_str()).into());
-        }
-        Message::error(&call.header(), self.name).build(&(&self.text, details))
+        map
     }
 }
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        Self {
-            name: name_of(error.kind()),
-            text: error.to_string(),
-            code: Some(error.code()),
+        let details = FaultDetails {
+            code: error.code(),
             path: error.path().map(str::to_owned),
             errno: error.errno().map(|errno| format!("{errno:?}")),
             holder: error.holder().cloned(),
+        };
+        Self {
+            name: name_of(error.kind()),
+            text: error.to_string(),
+            details: Some(Box::new(details)),
         }
     }
 }

@@ -109,15 +109,27 @@ fn xml(service: &Service, picture: &Snapshot, object: &Object) -> String {
         Object::Node(Node::Above(child)) => children(&mut xml, 1, [(*child).to_owned()]),
         Object::Node(Node::Gpus) => {
             let gpus = picture.gpus();
-            children(&mut xml, picture.gpu_count(), gpus.map(|gpu| path::gpu(&gpu.id.to_string()).to_string()));
+            children(
+                &mut xml,
+                picture.gpu_count(),
+                gpus.map(|gpu| path::gpu(&gpu.id.to_string()).to_string()),
+            );
         }
         Object::Node(Node::Vgpus) => {
             let vgpus = picture.vgpus();
-            children(&mut xml, picture.vgpu_count(), vgpus.map(|vgpu| path::vgpu(&vgpu.uuid.to_string()).to_string()));
+            children(
+                &mut xml,
+                picture.vgpu_count(),
+                vgpus.map(|vgpu| path::vgpu(&vgpu.uuid.to_string()).to_string()),
+            );
         }
         Object::Node(Node::Jobs) => {
             let jobs = service.jobs.all();
-            children(&mut xml, jobs.len(), jobs.iter().map(|job| job.path().to_string()));
+            children(
+                &mut xml,
+                jobs.len(),
+                jobs.iter().map(|job| job.path().to_string()),
+            );
         }
         Object::Gpu(_) | Object::Vgpu(_) | Object::Job(_) => {}
     }
@@ -128,7 +140,11 @@ fn xml(service: &Service, picture: &Snapshot, object: &Object) -> String {
 /// Lists the last elements of the children's paths, unless there are too many.
 fn children(xml: &mut String, count: usize, paths: impl IntoIterator<Item = String>) {
     if count > LISTED {
-        let _ = writeln!(xml, "  <!-- {count} objects: GetManagedObjects of {} lists them -->", names::ROOT);
+        let _ = writeln!(
+            xml,
+            "  <!-- {count} objects: GetManagedObjects of {} lists them -->",
+            names::ROOT
+        );
         return;
     }
     for path in paths {
@@ -145,7 +161,9 @@ fn bare(file: &str) -> String {
     let mut bare = String::from("  ");
     while let Some((before, comment)) = rest.split_once("<!--") {
         bare.push_str(before.trim_end_matches(' '));
-        rest = comment.split_once("-->").map_or("", |(_, after)| after.trim_start_matches('\n'));
+        rest = comment
+            .split_once("-->")
+            .map_or("", |(_, after)| after.trim_start_matches('\n'));
     }
     bare.push_str(rest);
     bare
@@ -160,9 +178,22 @@ mod tests {
         for file in interfaces::ALL {
             let bare = bare(file);
             assert!(!bare.contains("--"), "{bare}");
-            assert!(bare.starts_with("  <interface name=") && bare.ends_with("  </interface>\n"), "{bare}");
-            for element in ["<method ", "<property ", "<signal ", "<arg ", "<annotation "] {
-                assert_eq!(bare.matches(element).count(), file.matches(element).count(), "{element}");
+            assert!(
+                bare.starts_with("  <interface name=") && bare.ends_with("  </interface>\n"),
+                "{bare}"
+            );
+            for element in [
+                "<method ",
+                "<property ",
+                "<signal ",
+                "<arg ",
+                "<annotation ",
+            ] {
+                assert_eq!(
+                    bare.matches(element).count(),
+                    file.matches(element).count(),
+                    "{element}"
+                );
             }
         }
     }
@@ -174,6 +205,9 @@ mod tests {
         assert_eq!(xml, "  <node name=\"b\"/>\n  <node name=\"c\"/>\n");
         xml.clear();
         children(&mut xml, 65, (0..65).map(|n| n.to_string()));
-        assert_eq!(xml, "  <!-- 65 objects: GetManagedObjects of /org/vgpu/Host1 lists them -->\n");
+        assert_eq!(
+            xml,
+            "  <!-- 65 objects: GetManagedObjects of /org/vgpu/Host1 lists them -->\n"
+        );
     }
 }

@@ -28,4 +28,5 @@ mod signals;
 mod vgpu;
 mod work;
 
-pub use server::{Host, Server, ServeError};
+pub use limits::IN_ALL as MOST_AT_WORK;
+pub use server::{Host, ServeError, Server};

@@ -64,7 +64,10 @@ pub(crate) fn find(service: &Service, picture: &Snapshot, path: &str) -> Option<
     match path::parse(path)? {
         Name::Manager => Some(Object::Manager),
         Name::Gpu(id) => picture.gpu(&id.parse().ok()?).cloned().map(Object::Gpu),
-        Name::Vgpu(uuid) => picture.vgpu(parse_uuid(&uuid).ok()?).cloned().map(Object::Vgpu),
+        Name::Vgpu(uuid) => picture
+            .vgpu(parse_uuid(&uuid).ok()?)
+            .cloned()
+            .map(Object::Vgpu),
         Name::Job(id) => service.jobs.find(id).map(Object::Job),
     }
 }
@@ -96,7 +99,11 @@ impl Object {
 }
 
 /// Answers `GetManagedObjects`, written straight from the picture.
-pub(crate) fn get_managed_objects(service: &Service, picture: &Snapshot, call: &Call) -> Result<Message, Fault> {
+pub(crate) fn get_managed_objects(
+    service: &Service,
+    picture: &Snapshot,
+    call: &Call,
+) -> Result<Message, Fault> {
     call.reply(&Managed { service, picture })
 }
 

@@ -32,7 +32,10 @@ impl Options {
                 [] => "it takes none".to_owned(),
                 known => format!("it takes {}", known.join(", ")),
             };
-            return Err(Fault::invalid(format!("{method} has no option {}; {known}", echo(unknown))));
+            return Err(Fault::invalid(format!(
+                "{method} has no option {}; {known}",
+                echo(unknown)
+            )));
         }
         Ok(Self { method, given })
     }
@@ -78,7 +81,9 @@ impl Options {
         wanted: &str,
         read: impl FnOnce(&Variant<'_>) -> Option<T>,
     ) -> Result<Option<T>, Fault> {
-        let Some(value) = self.given.remove(key) else { return Ok(None) };
+        let Some(value) = self.given.remove(key) else {
+            return Ok(None);
+        };
         match read(&value) {
             Some(value) => Ok(Some(value)),
             None => Err(Fault::invalid(format!(
@@ -120,13 +125,18 @@ mod tests {
     use super::*;
 
     fn options(entries: &[(&str, Variant<'_>)], known: &[&str]) -> Result<Options, Fault> {
-        let owned = |(key, value): &(&str, Variant<'_>)| ((*key).to_owned(), value.try_to_owned().unwrap());
+        let owned =
+            |(key, value): &(&str, Variant<'_>)| ((*key).to_owned(), value.try_to_owned().unwrap());
         Options::new("CreateVgpu", entries.iter().map(owned).collect(), known)
     }
 
     #[test]
     fn options_are_taken_by_type() {
-        let given = [("gpu", "mtty".into()), ("owner-uid", 7u32.into()), ("force", true.into())];
+        let given = [
+            ("gpu", "mtty".into()),
+            ("owner-uid", 7u32.into()),
+            ("force", true.into()),
+        ];
         let mut options = options(&given, &["gpu", "owner-uid", "force", "name"]).unwrap();
         assert_eq!(options.text("gpu").unwrap().as_deref(), Some("mtty"));
         assert_eq!(options.number("owner-uid").unwrap(), Some(7));
@@ -136,23 +146,40 @@ mod tests {
 
     #[test]
     fn an_unknown_option_names_itself_and_the_known_ones() {
-        let fault = options(&[("gpuu", "mtty".into())], &["gpu", "uuid"]).err().unwrap();
-        assert_eq!(fault.text, "CreateVgpu has no option \"gpuu\"; it takes gpu, uuid");
+        let fault = options(&[("gpuu", "mtty".into())], &["gpu", "uuid"])
+            .err()
+            .unwrap();
+        assert_eq!(
+            fault.text,
+            "CreateVgpu has no option \"gpuu\"; it takes gpu, uuid"
+        );
         let fault = options(&[("a\u{1b}b", 1u32.into())], &[]).err().unwrap();
-        assert_eq!(fault.text, "CreateVgpu has no option \"a\\u{1b}b\"; it takes none");
+        assert_eq!(
+            fault.text,
+            "CreateVgpu has no option \"a\\u{1b}b\"; it takes none"
+        );
     }
 
     #[test]
     fn a_wrong_type_names_both() {
         let mut options = options(&[("gpu", 7u32.into())], &["gpu"]).unwrap();
         let text = options.text("gpu").unwrap_err().text;
-        assert_eq!(text, "the option gpu of CreateVgpu is a string (s), not of the type u");
+        assert_eq!(
+            text,
+            "the option gpu of CreateVgpu is a string (s), not of the type u"
+        );
     }
 
     #[test]
     fn a_long_text_is_repeated_in_part() {
         let fault = text("profile", "ä".repeat(500_000)).unwrap_err();
-        assert!(fault.text.starts_with("profile has 1000000 bytes, more than 255: \"ää"), "{}", fault.text);
+        assert!(
+            fault
+                .text
+                .starts_with("profile has 1000000 bytes, more than 255: \"ää"),
+            "{}",
+            fault.text
+        );
         assert!(fault.text.len() < 256, "{}", fault.text.len());
     }
 }

@@ -10,9 +10,7 @@ use vgpu_mdev::{
     model::{Change, Snapshot},
 };
 use vgpu_polkit::{Authority, Callers, Rule};
-use zbus::{
-    Connection, MatchRule, Message, MessageStream, fdo::RequestNameFlags, message::Type,
-};
+use zbus::{Connection, MatchRule, Message, MessageStream, fdo::RequestNameFlags, message::Type};
 
 use super::{
     call::{Call, wants_reply},
@@ -95,7 +93,8 @@ impl Server {
         host: Host,
     ) -> Result<Self, ServeError> {
         let rule = MatchRule::builder().msg_type(Type::MethodCall).build()?;
-        let calls = MessageStream::for_match_rule(rule, &connection, NonZeroUsize::new(256)).await?;
+        let calls =
+            MessageStream::for_match_rule(rule, &connection, NonZeroUsize::new(256)).await?;
         let (sender, outgoing) = mpsc::unbounded_channel();
         let changes = sender.clone();
         engine.subscribe(move |change| {
@@ -112,7 +111,13 @@ impl Server {
             machine_id: host.machine_id,
             outgoing: sender,
         });
-        Ok(Self { connection, calls, service, picture: engine.snapshot(), outgoing })
+        Ok(Self {
+            connection,
+            calls,
+            service,
+            picture: engine.snapshot(),
+            outgoing,
+        })
     }
 
     /// Takes the service's name on the bus.
@@ -121,7 +126,11 @@ impl Server {
     /// When somebody has it, or the bus's policy refuses.
     pub async fn take_name(&self) -> Result<(), ServeError> {
         let flags = RequestNameFlags::DO_NOT_QUEUE;
-        match self.connection.request_name_with_flags(names::SERVICE, flags).await {
+        match self
+            .connection
+            .request_name_with_flags(names::SERVICE, flags)
+            .await
+        {
             Ok(_) => Ok(()),
             Err(zbus::Error::NameTaken) => Err(ServeError::NameTaken),
             Err(source) => Err(ServeError::Name { source }),
@@ -178,7 +187,9 @@ impl Server {
             Outgoing::JobNew(job) => self.connection.send_all(&signals::job_new(&job)?).await?,
             Outgoing::JobRemoved(job, end) => {
                 self.service.jobs.end(job.id);
-                self.connection.send_all(&signals::job_removed(&job, &end)?).await?;
+                self.connection
+                    .send_all(&signals::job_removed(&job, &end)?)
+                    .await?;
             }
         }
         Ok(())
@@ -194,7 +205,11 @@ impl Server {
         }
     }
 
-    async fn answer(&self, call: &Message, answer: Result<Message, Fault>) -> Result<(), ServeError> {
+    async fn answer(
+        &self,
+        call: &Message,
+        answer: Result<Message, Fault>,
+    ) -> Result<(), ServeError> {
         if !wants_reply(call) {
             return Ok(());
         }
@@ -224,7 +239,10 @@ impl Server {
             None => {
                 return Err(Fault::new(
                     standard::UNKNOWN_OBJECT,
-                    format!("there is no object {}; it may have gone", echo(path.as_str())),
+                    format!(
+                        "there is no object {}; it may have gone",
+                        echo(path.as_str())
+                    ),
                 ));
             }
         };
@@ -237,7 +255,10 @@ impl Server {
         }
         let method = contract::find(&interfaces, interface, member.as_str()).ok_or_else(|| {
             let of = interface.unwrap_or(path.as_str());
-            Fault::new(standard::UNKNOWN_METHOD, format!("{of} has no method {}", echo(member.as_str())))
+            Fault::new(
+                standard::UNKNOWN_METHOD,
+                format!("{of} has no method {}", echo(member.as_str())),
+            )
         })?;
         let call = Call::new(message.clone(), method)?;
         self.handle(call, object)
@@ -248,11 +269,15 @@ impl Server {
         match call.method().handler {
             Handler::Ping => peer::ping(&call).map(Some),
             Handler::GetMachineId => peer::machine_id(service, &call).map(Some),
-            Handler::Introspect => introspect::introspect(service, picture, &call, &object).map(Some),
+            Handler::Introspect => {
+                introspect::introspect(service, picture, &call, &object).map(Some)
+            }
             Handler::Get => properties::get(service, &call, &object).map(Some),
             Handler::GetAll => properties::get_all(service, &call, &object).map(Some),
             Handler::Set => properties::set(&call, &object).map(Some),
-            Handler::GetManagedObjects => objects::get_managed_objects(service, picture, &call).map(Some),
+            Handler::GetManagedObjects => {
+                objects::get_managed_objects(service, picture, &call).map(Some)
+            }
             _ => self.handle_ours(call, object),
         }
     }
@@ -295,15 +320,29 @@ async fn work_on(
 ) -> Result<Option<Message>, Fault> {
     match (call.method().handler, object) {
         (Handler::CreateVgpu, _) => manager::create_vgpu(service, picture, call, rule).await,
-        (Handler::GetVgpuByPid, _) => manager::get_vgpu_by_pid(service, picture, call, rule).await.map(Some),
+        (Handler::GetVgpuByPid, _) => manager::get_vgpu_by_pid(service, picture, call, rule)
+            .await
+            .map(Some),
         (Handler::Rescan, _) => manager::rescan(service, call, rule).await.map(Some),
         (Handler::Explain, Object::Gpu(gpu)) => gpu::explain(service, call, gpu).await.map(Some),
-        (Handler::SetVfCount, Object::Gpu(gpu)) => gpu::set_vf_count(service, call, gpu, rule).await,
+        (Handler::SetVfCount, Object::Gpu(gpu)) => {
+            gpu::set_vf_count(service, call, gpu, rule).await
+        }
         (Handler::Remove, Object::Vgpu(vgpu)) => vgpu::remove(service, call, vgpu, rule).await,
-        (Handler::Probe, Object::Vgpu(vgpu)) => vgpu::probe(service, call, vgpu, rule).await.map(Some),
-        (Handler::OpenDevice, Object::Vgpu(vgpu)) => vgpu::open_device(service, call, vgpu, rule).await.map(Some),
-        (Handler::GetHolders, Object::Vgpu(vgpu)) => vgpu::get_holders(service, call, vgpu, rule).await.map(Some),
-        (Handler::Cancel, Object::Job(job)) => jobs::cancel(service, call, job, rule).await.map(Some),
-        (handler, _) => Err(Fault::failed(format!("{handler:?} has no answer for this object"))),
+        (Handler::Probe, Object::Vgpu(vgpu)) => {
+            vgpu::probe(service, call, vgpu, rule).await.map(Some)
+        }
+        (Handler::OpenDevice, Object::Vgpu(vgpu)) => {
+            vgpu::open_device(service, call, vgpu, rule).await.map(Some)
+        }
+        (Handler::GetHolders, Object::Vgpu(vgpu)) => {
+            vgpu::get_holders(service, call, vgpu, rule).await.map(Some)
+        }
+        (Handler::Cancel, Object::Job(job)) => {
+            jobs::cancel(service, call, job, rule).await.map(Some)
+        }
+        (handler, _) => Err(Fault::failed(format!(
+            "{handler:?} has no answer for this object"
+        ))),
     }
 }

@@ -55,7 +55,11 @@ impl Service {
     /// AccessDenied when the bus does not say.
     pub(crate) async fn asker<'a>(&'a self, call: &'a Call) -> Result<Asker<'a>, Fault> {
         let uid = self.callers.uid(&call.header()).await?;
-        Ok(Asker { service: self, call, uid })
+        Ok(Asker {
+            service: self,
+            call,
+            uid,
+        })
     }
 }
 
@@ -64,7 +68,12 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// AccessDenied or InteractiveAuthorizationRequired.
-    pub(crate) async fn may(&self, rule: Rule, owner: Option<u32>, details: &Details) -> Result<(), Fault> {
+    pub(crate) async fn may(
+        &self,
+        rule: Rule,
+        owner: Option<u32>,
+        details: &Details,
+    ) -> Result<(), Fault> {
         let header = self.call.header();
         let caller = Caller::new(self.uid, &header);
         let checked = authorize(&*self.service.authority, caller, rule, owner, details).await;
@@ -78,6 +87,14 @@ impl Asker<'_> {
     pub(crate) async fn would(&self, rule: Rule, owner: Option<u32>) -> bool {
         let header = self.call.header();
         let caller = Caller::new(self.uid, &header).quietly();
-        authorize(&*self.service.authority, caller, rule, owner, &Details::new()).await.is_ok()
+        authorize(
+            &*self.service.authority,
+            caller,
+            rule,
+            owner,
+            &Details::new(),
+        )
+        .await
+        .is_ok()
     }
 }

@@ -30,24 +30,36 @@ pub(crate) fn of_change(service: &Service, change: &Change) -> Result<Vec<Messag
 fn of_event(service: &Service, change: &Change, event: &Event) -> Result<Option<Message>> {
     let (before, after) = (&change.before, &change.after);
     match event {
-        Event::GpuAdded(id) => after.gpu(id).map(|gpu| added(path::gpu(&id.to_string()), &**gpu)).transpose(),
+        Event::GpuAdded(id) => after
+            .gpu(id)
+            .map(|gpu| added(path::gpu(&id.to_string()), &**gpu))
+            .transpose(),
         Event::GpuChanged(id) => match (before.gpu(id), after.gpu(id)) {
-            (Some(old), Some(new)) => properties_changed(path::gpu(&id.to_string()), &**old, &**new),
+            (Some(old), Some(new)) => {
+                properties_changed(path::gpu(&id.to_string()), &**old, &**new)
+            }
             _ => Ok(None),
         },
         Event::GpuRemoved(id) => removed(path::gpu(&id.to_string()), Gpu::NAME).map(Some),
         Event::VgpuAdded(uuid) => {
-            let vgpu = after.vgpu(*uuid).map(|vgpu| service.vgpu_object(vgpu.clone()));
+            let vgpu = after
+                .vgpu(*uuid)
+                .map(|vgpu| service.vgpu_object(vgpu.clone()));
             vgpu.map(|vgpu| added(vgpu.path(), &vgpu)).transpose()
         }
         Event::VgpuChanged(uuid) => match (before.vgpu(*uuid), after.vgpu(*uuid)) {
             (Some(old), Some(new)) => {
-                let (old, new) = (service.vgpu_object(old.clone()), service.vgpu_object(new.clone()));
+                let (old, new) = (
+                    service.vgpu_object(old.clone()),
+                    service.vgpu_object(new.clone()),
+                );
                 properties_changed(new.path(), &old, &new)
             }
             _ => Ok(None),
         },
-        Event::VgpuRemoved(uuid) => removed(path::vgpu(&uuid.to_string()), VgpuObject::NAME).map(Some),
+        Event::VgpuRemoved(uuid) => {
+            removed(path::vgpu(&uuid.to_string()), VgpuObject::NAME).map(Some)
+        }
     }
 }
 
@@ -71,16 +83,22 @@ pub(crate) fn job_removed(job: &Job, end: &End) -> Result<[Message; 2]> {
 }
 
 fn added<O: Interface>(path: ObjectPath<'_>, object: &O) -> Result<Message> {
-    Message::signal(names::ROOT, standard::OBJECT_MANAGER, "InterfacesAdded").build(&(path, Interfaces(object)))
+    Message::signal(names::ROOT, standard::OBJECT_MANAGER, "InterfacesAdded")
+        .build(&(path, Interfaces(object)))
 }
 
 fn removed(path: ObjectPath<'_>, interface: &str) -> Result<Message> {
-    Message::signal(names::ROOT, standard::OBJECT_MANAGER, "InterfacesRemoved").build(&(path, [interface].as_slice()))
+    Message::signal(names::ROOT, standard::OBJECT_MANAGER, "InterfacesRemoved")
+        .build(&(path, [interface].as_slice()))
 }
 
 /// The one signal that tells all changes of an object; none when nothing that
 /// is told has changed.
-fn properties_changed<O: Interface>(path: ObjectPath<'_>, before: &O, after: &O) -> Result<Option<Message>> {
+fn properties_changed<O: Interface>(
+    path: ObjectPath<'_>,
+    before: &O,
+    after: &O,
+) -> Result<Option<Message>> {
     let changed: HashMap<&str, Variant<'_>> = changed(before, after).into_iter().collect();
     if changed.is_empty() {
         return Ok(None);

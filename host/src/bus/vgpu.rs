@@ -41,7 +41,12 @@ impl VgpuObject {
 impl Interface for VgpuObject {
     const NAME: &'static str = names::VGPU;
     const PROPERTIES: &'static [Property<Self>] = &[
-        Property { name: "Uuid", signature: "s", emits: Emits::Never, get: |o| o.vgpu.uuid.to_string().into() },
+        Property {
+            name: "Uuid",
+            signature: "s",
+            emits: Emits::Never,
+            get: |o| o.vgpu.uuid.to_string().into(),
+        },
         Property {
             name: "Name",
             signature: "s",
@@ -58,7 +63,13 @@ impl Interface for VgpuObject {
             name: "Profile",
             signature: "s",
             emits: Emits::Change,
-            get: |o| o.vgpu.profile.as_ref().map_or("", |profile| profile.as_str()).into(),
+            get: |o| {
+                o.vgpu
+                    .profile
+                    .as_ref()
+                    .map_or("", |profile| profile.as_str())
+                    .into()
+            },
         },
         Property {
             name: "Framework",
@@ -66,12 +77,24 @@ impl Interface for VgpuObject {
             emits: Emits::Change,
             get: |o| o.vgpu.framework.as_str().into(),
         },
-        Property { name: "State", signature: "s", emits: Emits::Change, get: |o| o.vgpu.state.as_str().into() },
+        Property {
+            name: "State",
+            signature: "s",
+            emits: Emits::Change,
+            get: |o| o.vgpu.state.as_str().into(),
+        },
         Property {
             name: "Address",
             signature: "as",
             emits: Emits::Change,
-            get: |o| o.vgpu.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().into(),
+            get: |o| {
+                o.vgpu
+                    .addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .into()
+            },
         },
         Property {
             name: "IommuGroup",
@@ -79,16 +102,39 @@ impl Interface for VgpuObject {
             emits: Emits::Change,
             get: |o| signed(o.vgpu.iommu_group).into(),
         },
-        Property { name: "Nodes", signature: "a(ss)", emits: Emits::Change, get: nodes },
-        Property { name: "OwnerUid", signature: "u", emits: Emits::Change, get: |o| o.vgpu.owner_uid.into() },
-        Property { name: "Managed", signature: "b", emits: Emits::Change, get: |o| o.vgpu.managed.into() },
-        Property { name: "InUse", signature: "s", emits: Emits::Nothing, get: |o| o.in_use.as_str().into() },
+        Property {
+            name: "Nodes",
+            signature: "a(ss)",
+            emits: Emits::Change,
+            get: nodes,
+        },
+        Property {
+            name: "OwnerUid",
+            signature: "u",
+            emits: Emits::Change,
+            get: |o| o.vgpu.owner_uid.into(),
+        },
+        Property {
+            name: "Managed",
+            signature: "b",
+            emits: Emits::Change,
+            get: |o| o.vgpu.managed.into(),
+        },
+        Property {
+            name: "InUse",
+            signature: "s",
+            emits: Emits::Nothing,
+            get: |o| o.in_use.as_str().into(),
+        },
     ];
 }
 
 fn nodes(object: &VgpuObject) -> Variant<'_> {
     let nodes = object.vgpu.nodes.iter();
-    nodes.map(|node| (kind(node.kind), format!("/dev/{}", node.path))).collect::<Vec<_>>().into()
+    nodes
+        .map(|node| (kind(node.kind), format!("/dev/{}", node.path)))
+        .collect::<Vec<_>>()
+        .into()
 }
 
 fn kind(kind: NodeKind) -> &'static str {
@@ -100,7 +146,10 @@ fn kind(kind: NodeKind) -> &'static str {
 
 /// What a polkit rule can look at.
 fn details(vgpu: &Vgpu) -> Details {
-    let mut details = Details::from([("gpu", vgpu.gpu.to_string()), ("uuid", vgpu.uuid.to_string())]);
+    let mut details = Details::from([
+        ("gpu", vgpu.gpu.to_string()),
+        ("uuid", vgpu.uuid.to_string()),
+    ]);
     if let Some(profile) = &vgpu.profile {
         details.insert("profile", profile.to_string());
     }
@@ -121,9 +170,14 @@ pub(crate) async fn remove(
     let (owner, details) = (Some(vgpu.owner_uid), details(vgpu));
     asker.may(rule, owner, &details).await?;
     if force {
-        asker.may(Rule::OwnerNeeds(Action::Force), owner, &details).await?;
+        asker
+            .may(Rule::OwnerNeeds(Action::Force), owner, &details)
+            .await?;
     }
-    let work = Work::new(asker.uid, format!("removing {} from {}", vgpu.uuid, vgpu.gpu));
+    let work = Work::new(
+        asker.uid,
+        format!("removing {} from {}", vgpu.uuid, vgpu.gpu),
+    );
     let (engine, uuid, control) = (service.engine.clone(), vgpu.uuid, work.control());
     work.run(
         service,
@@ -134,9 +188,16 @@ pub(crate) async fn remove(
 }
 
 /// Answers `Probe`.
-pub(crate) async fn probe(service: &Service, call: &Call, vgpu: &Vgpu, rule: Rule) -> Result<Message, Fault> {
+pub(crate) async fn probe(
+    service: &Service,
+    call: &Call,
+    vgpu: &Vgpu,
+    rule: Rule,
+) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    asker
+        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
+        .await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let report = work::blocking(move || engine.probe(uuid)).await?;
     call.reply(&report_of(&report))
@@ -149,9 +210,16 @@ fn report_of(report: &ProbeReport) -> HashMap<&'static str, Variant<'static>> {
         None => "none",
     };
     let regions = report.regions.iter().map(|region| -> RegionFacts {
-        (region.index, region.size, u64::from(region.readable == Some(true)), region.flags)
+        (
+            region.index,
+            region.size,
+            u64::from(region.readable == Some(true)),
+            region.flags,
+        )
     });
-    let ids = report.pci_ids.map_or_else(String::new, |(vendor, device)| format!("{vendor:04x}:{device:04x}"));
+    let ids = report.pci_ids.map_or_else(String::new, |(vendor, device)| {
+        format!("{vendor:04x}:{device:04x}")
+    });
     HashMap::from([
         ("Interface", report.interface.clone().into()),
         ("CanReset", report.can_reset.into()),
@@ -175,7 +243,9 @@ pub(crate) async fn open_device(
     let mut options = Options::new("OpenDevice", options, &[option::GROUP])?;
     let group = options.flag(option::GROUP)?.unwrap_or(false);
     let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    asker
+        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
+        .await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let opened = work::blocking(move || engine.open_device(uuid, group)).await?;
     tracing::info!(uid = asker.uid, %uuid, "opened {}", opened.node);
@@ -188,7 +258,10 @@ pub(crate) async fn open_device(
         ("Address", address.into()),
         ("MemlockNote", MEMLOCK_NOTE.into()),
     ]);
-    let fds = opened.fds.into_iter().map(|(name, fd)| (name, OwnedFd::from(fd)));
+    let fds = opened
+        .fds
+        .into_iter()
+        .map(|(name, fd)| (name, OwnedFd::from(fd)));
     call.reply(&(fds.collect::<HashMap<_, _>>(), info))
 }
 
@@ -203,7 +276,9 @@ pub(crate) async fn get_holders(
     rule: Rule,
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    asker
+        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
+        .await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let holders = work::blocking(move || engine.holders(uuid)).await?;
     let entries = holders.into_iter().map(|holder| HolderEntry {

@@ -91,7 +91,12 @@ pub(crate) struct Work {
 impl Work {
     /// Work for that user; `operation` says what it does, for people.
     pub(crate) fn new(owner_uid: u32, operation: String) -> Self {
-        Self { owner_uid, operation, control: Control::default(), patience: PATIENCE }
+        Self {
+            owner_uid,
+            operation,
+            control: Control::default(),
+            patience: PATIENCE,
+        }
     }
 
     /// Follows and cancels it.
@@ -114,10 +119,13 @@ impl Work {
         tracing::info!(uid = self.owner_uid, "{}", self.operation);
         let mut running = spawn_blocking(work);
         if let Ok(done) = tokio::time::timeout(self.patience, &mut running).await {
-            let done = finished(done).inspect_err(|fault| tracing::warn!("{}: {}", self.operation, fault.text))?;
+            let done = finished(done)
+                .inspect_err(|fault| tracing::warn!("{}: {}", self.operation, fault.text))?;
             return reply(Some(done), path::none()).map(Some);
         }
-        let job = service.jobs.begin(self.operation, self.owner_uid, self.control);
+        let job = service
+            .jobs
+            .begin(self.operation, self.owner_uid, self.control);
         service.put(Outgoing::JobNew(job.clone()));
         service.send(reply(None, job.path())?);
         let end = match running.await {
