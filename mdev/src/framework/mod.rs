@@ -43,7 +43,10 @@ impl View<'_> {
     pub fn vfio_driver(&self, modalias: &str) -> &str {
         let same = |driver: &str, module: &str| {
             driver.len() == module.len()
-                && driver.bytes().zip(module.bytes()).all(|(a, b)| a == b || (a == b'-' && b == b'_'))
+                && driver
+                    .bytes()
+                    .zip(module.bytes())
+                    .all(|(a, b)| a == b || (a == b'-' && b == b'_'))
         };
         crate::scan::text::vfio_variant(self.module_aliases, modalias)
             .and_then(|module| self.drivers.iter().find(|driver| same(driver, module)))
@@ -66,12 +69,7 @@ pub const VFIO_PCI: &str = "vfio-pci";
 
 /// A GPU as its facts show it. `previous` keeps what only an empty GPU tells;
 /// `vgpus` are those on it (asked for only where its VFs carry mdevs).
-pub fn gpu(
-    facts: &GpuFacts,
-    view: View<'_>,
-    previous: Option<&Gpu>,
-    vgpus: &[Arc<Vgpu>],
-) -> Gpu {
+pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
     let (ids, vendor, model) = match &facts.pci {
@@ -122,7 +120,9 @@ pub fn framework(facts: &GpuFacts) -> Framework {
 /// The vGPUs that are PCI functions: claimed ones, and foreign ones on a VFIO
 /// driver.
 pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec<Vgpu> {
-    let Some(pci) = &facts.pci else { return Vec::new() };
+    let Some(pci) = &facts.pci else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for function in &facts.functions {
         found.extend(sriov::vgpu(&facts.id, function, view, model_slug));
