@@ -1,1 +1,3 @@
 //! host/api
+
+pub mod proxy;
