@@ -14,10 +14,30 @@ pub type Options<'a> = HashMap<&'a str, Variant<'a>>;
 pub type Facts = HashMap<String, OwnedVariant>;
 /// A row of [`ManagerProxy::list_gpus`]: id, vendor, model, framework, driver,
 /// state, VFs enabled, VFs at most, number of vGPUs.
-pub type GpuRow = (String, String, String, String, String, String, u32, u32, u32);
+pub type GpuRow = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    u32,
+    u32,
+    u32,
+);
 /// A row of [`ManagerProxy::list_profiles`]: GPU, type id, full name, short
 /// name, framework, framebuffer in bytes, total, available, reason code.
-pub type ProfileRow = (String, String, String, String, String, u64, u32, u32, String);
+pub type ProfileRow = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    u64,
+    u32,
+    u32,
+    String,
+);
 /// A row of [`ManagerProxy::list_vgpus`]: UUID, name, short profile name, state,
 /// GPU, owner's uid, flags (1 managed).
 pub type VgpuRow = (String, String, String, String, String, u32, u32);
@@ -162,7 +182,8 @@ pub trait Vgpu {
 
     /// Hands the opened device to the caller.
     #[zbus(allow_interactive_auth)]
-    fn open_device(&self, options: &Options<'_>) -> zbus::Result<(HashMap<String, OwnedFd>, Facts)>;
+    fn open_device(&self, options: &Options<'_>)
+    -> zbus::Result<(HashMap<String, OwnedFd>, Facts)>;
 
     /// The processes that have its node open: pid, command, node.
     #[zbus(allow_interactive_auth)]
