@@ -22,14 +22,8 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
 pub(crate) fn man() -> Result<()> {
     let mut command = Args::command();
     command.build();
-    let page = clap_mangen::Man::new(command.clone())
-        .section("1")
-        .manual("vgpu-host");
-    let mut head = Vec::new();
-    page.render_title(&mut head)?;
-    page.render_name_section(&mut head)?;
-    let mut text = String::from_utf8_lossy(&head).into_owned();
-    text.push_str(".SH SYNOPSIS\n\\fBvgpuctl\\fR [\\fB\\-\\-json\\fR] [\\fB\\-\\-bus\\fR \\fIADDRESS\\fR] \\fICOMMAND\\fR\n");
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = include_str!("vgpuctl.1.head").to_owned();
     let mut body = Vec::new();
     page.render_description_section(&mut body)?;
     page.render_options_section(&mut body)?;
