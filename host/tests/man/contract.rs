@@ -5,25 +5,25 @@ use std::fmt::Write as _;
 use quick_xml::{Reader, events::Event};
 
 /// An interface with its comments.
-pub struct Interface {
-    pub name: String,
-    pub text: String,
-    pub members: Vec<Member>,
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) members: Vec<Member>,
 }
 
 /// A method, signal or property with its comment.
-pub struct Member {
-    pub kind: Kind,
-    pub name: String,
-    pub text: String,
+pub(crate) struct Member {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) text: String,
     /// Type and name of what goes in, or of a signal's or property's values.
-    pub ins: Vec<String>,
+    pub(crate) ins: Vec<String>,
     /// Type and name of what comes back.
-    pub outs: Vec<String>,
+    pub(crate) outs: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Method,
     Signal,
     Property,
@@ -31,7 +31,7 @@ pub enum Kind {
 
 impl Interface {
     /// Reads the XML, taking each comment for the element after it.
-    pub fn parse(xml: &str) -> Self {
+    pub(crate) fn parse(xml: &str) -> Self {
         let mut interface = Self {
             name: String::new(),
             text: String::new(),
@@ -114,7 +114,7 @@ impl Member {
 }
 
 /// The whole page.
-pub fn page(interfaces: &[Interface]) -> String {
+pub(crate) fn page(interfaces: &[Interface]) -> String {
     let mut page = include_str!("org.vgpu.Host1.5.head").to_owned();
     for interface in interfaces {
         let _ = writeln!(

@@ -69,14 +69,14 @@ impl Contract {
 }
 
 /// The other end of a proxy.
-pub struct Peer {
+pub(crate) struct Peer {
     contract: Arc<Contract>,
     used: Arc<Mutex<BTreeSet<String>>>,
     server: Connection,
 }
 
 /// A peer that answers as `xml` says, and a connection to it.
-pub async fn connect(xml: &str) -> (Peer, Connection) {
+pub(crate) async fn connect(xml: &str) -> (Peer, Connection) {
     let contract = Arc::new(Contract::parse(xml));
     let used = Arc::new(Mutex::new(BTreeSet::new()));
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -107,7 +107,7 @@ pub async fn connect(xml: &str) -> (Peer, Connection) {
 
 impl Peer {
     /// Emits each signal of the XML, with values of its types.
-    pub async fn emit_signals(&self, path: &str) {
+    pub(crate) async fn emit_signals(&self, path: &str) {
         for (name, arguments) in &self.contract.signals {
             let interface = self.contract.interface.as_str();
             let signal = Message::signal(path, interface, name.as_str());
@@ -120,7 +120,7 @@ impl Peer {
 
     /// Checks that each method and property of the XML was called, and that the
     /// signals are the XML's.
-    pub fn assert_all_was_used(&self, signals: &[&str]) {
+    pub(crate) fn assert_all_was_used(&self, signals: &[&str]) {
         let methods = self.contract.methods.keys();
         let all: BTreeSet<String> = methods
             .chain(self.contract.properties.keys())
