@@ -9,9 +9,20 @@
 //!
 //! Start reading at [`engine::Engine`]; the words are in [`model`].
 
+pub mod claims;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod execute;
+pub mod framework;
+pub mod hub;
+pub mod journal;
 pub mod model;
+pub mod plan;
+pub mod publisher;
+pub mod refusal;
 pub mod request;
+pub mod scan;
+pub mod store;
 pub mod sys;
+pub mod vfio;

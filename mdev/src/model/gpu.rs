@@ -4,7 +4,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use super::{Framework, GpuId, PciAddress, Profile, VgpuName};
+use super::{Framework, GpuId, PciAddress, Profile};
 
 /// A physical device that can be divided, or a virtual mdev parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,9 @@ pub struct Gpu {
 impl Gpu {
     /// The profile that people call `text`; several can share a name.
     pub fn profiles_called<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a Profile> {
-        self.profiles.iter().filter(move |profile| profile.is_called(text))
+        self.profiles
+            .iter()
+            .filter(move |profile| profile.is_called(text))
     }
 }
 
@@ -76,8 +78,6 @@ pub struct Function {
     pub state: FunctionState,
     /// The vGPU that it carries.
     pub vgpu: Option<Uuid>,
-    /// The name of that vGPU.
-    pub vgpu_name: Option<VgpuName>,
 }
 
 /// What a function is used for.

@@ -63,7 +63,10 @@ impl Deadline {
     /// So long from now.
     pub fn after(duration: Duration) -> Self {
         let now = Instant::now();
-        Self(now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(86_400)))
+        Self(
+            now.checked_add(duration)
+                .unwrap_or_else(|| now + Duration::from_secs(86_400)),
+        )
     }
 
     /// The time that is left, zero when it has passed.
@@ -113,7 +116,9 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReadBatch(batch) => write!(f, "reading {}", batch.base),
-            Self::WriteAttr(write) => write!(f, "writing {:?} to {}", write.value.trim_end(), write.path),
+            Self::WriteAttr(write) => {
+                write!(f, "writing {:?} to {}", write.value.trim_end(), write.path)
+            }
             Self::OpenVfio { nodes } => {
                 f.write_str("opening ")?;
                 for (n, node) in nodes.iter().enumerate() {
@@ -151,22 +156,34 @@ pub struct Read {
 impl Read {
     /// The text of an attribute.
     pub fn text(path: impl Into<Cow<'static, str>>) -> Self {
-        Self { path: path.into(), kind: ReadKind::Text }
+        Self {
+            path: path.into(),
+            kind: ReadKind::Text,
+        }
     }
 
     /// The last element of a link's target.
     pub fn link(path: impl Into<Cow<'static, str>>) -> Self {
-        Self { path: path.into(), kind: ReadKind::Link }
+        Self {
+            path: path.into(),
+            kind: ReadKind::Link,
+        }
     }
 
     /// The names in a directory.
     pub fn names(path: impl Into<Cow<'static, str>>) -> Self {
-        Self { path: path.into(), kind: ReadKind::Names }
+        Self {
+            path: path.into(),
+            kind: ReadKind::Names,
+        }
     }
 
     /// The inode of a directory.
     pub fn inode(path: impl Into<Cow<'static, str>>) -> Self {
-        Self { path: path.into(), kind: ReadKind::Inode }
+        Self {
+            path: path.into(),
+            kind: ReadKind::Inode,
+        }
     }
 }
 
@@ -209,16 +226,16 @@ pub struct WriteAttr {
     pub value: String,
 }
 
-mod path_text {
+pub(crate) mod path_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     use super::SysPath;
 
-    pub(super) fn serialize<S: Serializer>(path: &SysPath, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &SysPath, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(path.as_str())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SysPath, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SysPath, D::Error> {
         SysPath::new(String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
@@ -253,6 +270,9 @@ pub struct ProbeReport {
     pub can_reset: bool,
     /// Whether the probe's reset worked; `None` when the device has none.
     pub reset: Option<bool>,
+    /// The kernel's errno where the reset did not work.
+    #[serde(default)]
+    pub reset_errno: Option<i32>,
     /// Regions of nonzero size.
     pub regions: Vec<Region>,
     /// Interrupts: (index, count).
@@ -391,6 +411,9 @@ impl OpError {
 
     /// Whether the kernel hangs.
     pub fn is_stuck(&self) -> bool {
-        matches!(self, Self::Deadline { .. } | Self::Stuck { .. } | Self::Overloaded { .. })
+        matches!(
+            self,
+            Self::Deadline { .. } | Self::Stuck { .. } | Self::Overloaded { .. }
+        )
     }
 }

@@ -1,0 +1,166 @@
+//! Framework `mdev`: mediated devices, by
+//! `<parent>/mdev_supported_types/<type>/create` and `<parent>/<uuid>/remove`
+//! (`Documentation/driver-api/vfio-mediated-device.rst`).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use uuid::Uuid;
+
+use crate::{
+    claims::Claim,
+    model::{Framework, Gpu, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
+    plan::{Expect, Step, StepOp, Undo},
+    scan::{GpuFacts, MdevFacts, TypeFacts, text},
+    sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
+};
+
+/// The profiles of a GPU: its parents' types together.
+pub fn profiles(facts: &GpuFacts, previous: Option<&Gpu>) -> Vec<Profile> {
+    let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
+    for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
+        offered.entry(id).or_insert((facts, 0)).1 += available;
+    }
+    let known = |id: &TypeId| {
+        let profiles = previous.map_or(&[][..], |gpu| &gpu.profiles);
+        profiles
+            .iter()
+            .find(|profile| profile.id == *id)
+            .map_or(0, |profile| profile.total)
+    };
+    offered
+        .into_iter()
+        .map(|(id, (facts, available))| {
+            // Few drivers say how many fit: otherwise it is the most that was
+            // ever seen available.
+            let stated = text::max_instance(&facts.description);
+            let total = stated.unwrap_or_else(|| known(id).max(available));
+            // Each VF of one GPU offers one more than the GPU can hold.
+            let available = stated.map_or(available, |stated| available.min(stated));
+            let name = facts.name.clone().unwrap_or_else(|| id.to_string());
+            Profile {
+                id: id.clone(),
+                short_name: text::short_name(id.as_str(), &name),
+                name,
+                framework: Framework::Mdev,
+                description: facts.description.clone(),
+                device_api: facts.device_api.clone(),
+                framebuffer: text::framebuffer(&facts.description),
+                total,
+                available,
+                reason: (available == 0).then(|| Reason {
+                    code: ReasonCode::Full,
+                    text: "the driver has no instance of this type left: vGPUs on the same GPU \
+                           take its place, possibly of other types; remove one of them"
+                        .into(),
+                }),
+            }
+        })
+        .collect()
+}
+
+/// An mdev as a vGPU.
+pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
+    let state = match (&mdev.type_id, super::state(claim, mdev.driver.is_some())) {
+        (None, VgpuState::Active | VgpuState::Broken) => VgpuState::Removing,
+        (_, state) => state,
+    };
+    Vgpu {
+        uuid: mdev.uuid,
+        name: claim.and_then(|claim| claim.name.clone()),
+        gpu: gpu.clone(),
+        profile: mdev
+            .type_id
+            .clone()
+            .or_else(|| claim.map(|claim| claim.profile.clone())),
+        framework: Framework::Mdev,
+        state,
+        addresses: Vec::new(),
+        parent: mdev.parent.clone(),
+        iommu_group: mdev.group,
+        nodes: super::nodes(
+            mdev.group.filter(|_| mdev.has_group_node),
+            mdev.vfio_device.as_deref(),
+            mdev.has_cdev,
+        ),
+        owner_uid: claim.map_or(0, |claim| claim.owner_uid),
+        managed: claim.is_some(),
+        inode: mdev.inode,
+    }
+}
+
+/// The parent that is to carry a new mdev: the first that has one available.
+pub fn choose_parent<'a>(facts: &'a GpuFacts, id: &TypeId) -> Option<&'a str> {
+    let offers = |available_only: bool| {
+        facts.parents.iter().find(|parent| {
+            parent
+                .types
+                .get(id)
+                .is_some_and(|(_, available)| !available_only || *available > 0)
+        })
+    };
+    // With none left the kernel is asked all the same: its answer is newer.
+    offers(true)
+        .or_else(|| offers(false))
+        .map(|parent| parent.name.as_str())
+}
+
+/// The device's directory, below its parent: `/sys/bus/mdev/devices` loses it
+/// while a removal still waits (measured on Linux 6.12).
+///
+/// # Errors
+/// When the parent's name is no path element.
+pub fn device(parent: &str, uuid: Uuid) -> Result<SysPath, InvalidPath> {
+    SysPath::new(format!("class/mdev_bus/{parent}/{uuid}"))
+}
+
+/// The steps that create an mdev.
+///
+/// # Errors
+/// When a name is no path element.
+pub fn plan_create(
+    gpu: &GpuId,
+    parent: &str,
+    id: &TypeId,
+    uuid: Uuid,
+) -> Result<Vec<Step>, InvalidPath> {
+    let types = SysPath::new(format!("class/mdev_bus/{parent}/mdev_supported_types"))?;
+    let device = device(parent, uuid)?;
+    Ok(vec![Step {
+        lane: LaneKey::Gpu(gpu.clone()),
+        op: StepOp::Write(WriteAttr {
+            path: types.join(&format!("{id}/create"))?,
+            value: uuid.to_string(),
+        }),
+        expect: Expect::Link {
+            path: device.join("driver")?,
+            name: None,
+        },
+        undo: vec![remove(&device, uuid)?],
+    }])
+}
+
+/// The steps that remove an mdev. Its removal waits for its holder and takes
+/// that mdev alone: it has a lane of its own.
+///
+/// # Errors
+/// When the parent's name is no path element.
+pub fn plan_remove(parent: &str, uuid: Uuid) -> Result<Vec<Step>, InvalidPath> {
+    let device = device(parent, uuid)?;
+    let Undo { lane, write } = remove(&device, uuid)?;
+    Ok(vec![Step {
+        lane,
+        op: StepOp::Write(write),
+        expect: Expect::Gone { path: device },
+        undo: Vec::new(),
+    }])
+}
+
+fn remove(device: &SysPath, uuid: Uuid) -> Result<Undo, InvalidPath> {
+    Ok(Undo {
+        lane: LaneKey::Mdev(uuid),
+        write: WriteAttr {
+            path: device.join("remove")?,
+            value: "1".into(),
+        },
+    })
+}

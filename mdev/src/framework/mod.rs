@@ -1,0 +1,241 @@
+//! The frameworks: what a GPU's facts mean, and the plans that make and remove
+//! vGPUs. One file each; everything here is pure.
+
+pub mod mdev;
+pub mod passthrough;
+pub mod sriov;
+
+mod names;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use uuid::Uuid;
+
+use crate::{
+    claims::{Claim, Claims, Phase},
+    config::Config,
+    model::{
+        Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, Problem, Profile,
+        Vgpu, VgpuState,
+    },
+    scan::{FunctionFacts, GpuFacts},
+};
+
+/// The name space of the UUIDs under which foreign VFs are shown.
+const FOREIGN: Uuid = Uuid::from_u128(0x6f9b_2d1c_58e4_4c6e_9a71_0d3f_b85e_c214);
+
+/// What the facts of a GPU are seen through.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// What the administrator decided.
+    pub config: &'a Config,
+    /// Whose is what.
+    pub claims: &'a Claims,
+    /// The PCI drivers that are loaded.
+    pub drivers: &'a BTreeSet<String>,
+    /// The VFIO variant drivers of this kernel (`modules.alias`).
+    pub module_aliases: &'a str,
+}
+
+impl View<'_> {
+    /// The VFIO driver for a device: its variant driver where that is loaded,
+    /// else `vfio-pci`.
+    pub fn vfio_driver(&self, modalias: &str) -> &str {
+        let same = |driver: &str, module: &str| {
+            driver.len() == module.len()
+                && driver
+                    .bytes()
+                    .zip(module.bytes())
+                    .all(|(a, b)| a == b || (a == b'-' && b == b'_'))
+        };
+        crate::scan::text::vfio_variant(self.module_aliases, modalias)
+            .and_then(|module| self.drivers.iter().find(|driver| same(driver, module)))
+            .map_or(VFIO_PCI, String::as_str)
+    }
+
+    /// Whether a driver is of VFIO: `vfio-pci`, or one of its variants.
+    pub fn is_vfio_driver(&self, driver: &str) -> bool {
+        driver == VFIO_PCI
+            || self.module_aliases.lines().any(|line| {
+                line.strip_prefix("alias vfio_pci:")
+                    .and_then(|alias| alias.split_whitespace().next_back())
+                    .is_some_and(|module| module.replace('_', "-") == driver.replace('_', "-"))
+            })
+    }
+}
+
+/// The generic VFIO driver for PCI.
+pub const VFIO_PCI: &str = "vfio-pci";
+
+/// A GPU as its facts show it. `previous` keeps what only an empty GPU tells;
+/// `vgpus` are those on it (asked for only where its VFs carry mdevs).
+pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -> Gpu {
+    let framework = framework(facts);
+    let functions = functions(facts, view, vgpus);
+    let (ids, vendor, model) = match &facts.pci {
+        Some(pci) => (
+            Some(pci.ids),
+            names::vendor(pci.ids.0),
+            names::model(pci.ids, pci.subsystem),
+        ),
+        None => (None, "virtual".to_owned(), facts.id.to_string()),
+    };
+    let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
+    let mut profiles = match framework {
+        Framework::Mdev => mdev::profiles(facts, previous),
+        Framework::Sriov => sriov::profile(facts, view, &functions, &slug)
+            .into_iter()
+            .collect::<Vec<Profile>>(),
+        Framework::Passthrough => Vec::new(),
+    };
+    profiles.extend(passthrough::profile(facts, view, &slug));
+    let problems = problems(facts, framework, view);
+    Gpu {
+        id: facts.id.clone(),
+        vendor,
+        model,
+        pci_ids: ids,
+        driver: facts.pci.as_ref().and_then(|pci| pci.driver.clone()),
+        numa_node: facts.pci.as_ref().and_then(|pci| pci.numa_node),
+        iommu_group: facts.pci.as_ref().and_then(|pci| pci.group),
+        framework,
+        state: GpuState::Ready,
+        vf_total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
+        vf_count: facts
+            .pci
+            .as_ref()
+            .map_or(0, |pci| pci.functions.len() as u32),
+        profiles,
+        functions,
+        problems,
+    }
+}
+
+/// How a GPU is divided: by mdev where it or a VF of it is an mdev parent, by
+/// SR-IOV where it has that, else not at all.
+pub fn framework(facts: &GpuFacts) -> Framework {
+    match &facts.pci {
+        _ if !facts.parents.is_empty() => Framework::Mdev,
+        Some(pci) if pci.total_vfs > 0 => Framework::Sriov,
+        Some(_) => Framework::Passthrough,
+        None => Framework::Mdev,
+    }
+}
+
+/// The vGPUs that are PCI functions: claimed ones, and foreign ones on a VFIO
+/// driver.
+pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec<Vgpu> {
+    let Some(pci) = &facts.pci else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for function in &facts.functions {
+        found.extend(sriov::vgpu(&facts.id, function, view, model_slug));
+    }
+    found.extend(passthrough::vgpu(&facts.id, pci, view, model_slug));
+    found
+}
+
+/// The model in the form that profile names take.
+pub fn model_slug(facts: &GpuFacts) -> String {
+    let model = match &facts.pci {
+        Some(pci) => names::model(pci.ids, pci.subsystem),
+        None => facts.id.to_string(),
+    };
+    model.to_lowercase().replace([' ', ':', '/'], "-")
+}
+
+fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Function> {
+    let is_parent = |function: &FunctionFacts| {
+        let name = function.address.to_string();
+        facts.parents.iter().any(|parent| parent.name == name)
+    };
+    facts
+        .functions
+        .iter()
+        .map(|function| {
+            let name = function.address.to_string();
+            let claim = view.claims.of_function(function.address);
+            let mut vgpu = claim.as_ref().map(|claim| claim.uuid);
+            if vgpu.is_none() {
+                vgpu = vgpus
+                    .iter()
+                    .find(|vgpu| vgpu.parent == name)
+                    .map(|vgpu| vgpu.uuid);
+            }
+            let state = match &function.driver {
+                _ if vgpu.is_some() => FunctionState::Vgpu,
+                _ if !function.linked => FunctionState::Changing,
+                None => FunctionState::Free,
+                Some(driver) if view.is_vfio_driver(driver) => FunctionState::Vgpu,
+                Some(_) if is_parent(function) => FunctionState::Free,
+                Some(_) => FunctionState::UsedByHost,
+            };
+            if vgpu.is_none() && state == FunctionState::Vgpu {
+                vgpu = Some(foreign_uuid(&facts.id, &name));
+            }
+            Function {
+                address: function.address,
+                driver: function.driver.clone(),
+                state,
+                vgpu,
+            }
+        })
+        .collect()
+}
+
+fn problems(facts: &GpuFacts, framework: Framework, view: View<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let Some(pci) = &facts.pci else { return found };
+    if framework == Framework::Sriov && pci.group.is_none() {
+        found.push(Problem {
+            code: "iommu-off",
+            text: "the GPU is in no IOMMU group, so its VFs cannot be given to a guest; turn on \
+                   VT-d or AMD-Vi in the firmware and boot with intel_iommu=on or amd_iommu=on"
+                .into(),
+        });
+    }
+    if framework == Framework::Sriov && !view.drivers.contains(VFIO_PCI) {
+        found.push(Problem {
+            code: "vfio-driver-missing",
+            text: "the driver vfio-pci is not loaded; run modprobe vfio-pci".into(),
+        });
+    }
+    if pci.driver.is_none() && framework != Framework::Passthrough {
+        found.push(Problem {
+            code: "driver-missing",
+            text: "no driver is bound to the GPU; load its driver and see dmesg for why it did not bind"
+                .into(),
+        });
+    }
+    found
+}
+
+/// The UUID under which a foreign VF-backed vGPU is shown: the same as long as
+/// it is the same GPU and function.
+pub fn foreign_uuid(gpu: &GpuId, function: &str) -> Uuid {
+    Uuid::new_v5(&FOREIGN, format!("{gpu}/{function}").as_bytes())
+}
+
+/// The VFIO nodes of a device.
+fn nodes(group: Option<u32>, vfio_device: Option<&str>, has_cdev: bool) -> Vec<Node> {
+    let group = group.map(|n| Node {
+        kind: NodeKind::Group,
+        path: format!("vfio/{n}"),
+    });
+    let cdev = vfio_device.filter(|_| has_cdev).map(|name| Node {
+        kind: NodeKind::Cdev,
+        path: format!("vfio/devices/{name}"),
+    });
+    cdev.into_iter().chain(group).collect()
+}
+
+/// The state of a vGPU whose device is `ready` or not.
+fn state(claim: Option<&Claim>, ready: bool) -> VgpuState {
+    match claim.map(|claim| claim.phase) {
+        Some(Phase::Reserved) => VgpuState::Creating,
+        Some(Phase::Removing) => VgpuState::Removing,
+        Some(Phase::Active) | None if ready => VgpuState::Active,
+        Some(Phase::Active) | None => VgpuState::Broken,
+    }
+}

@@ -1,0 +1,370 @@
+//! Framework `sriov`: VFs bound to `vfio-pci`, or to its variant driver for the
+//! device, by `driver_override`. Never by `new_id`: it binds every unbound
+//! device of those ids, and a VF's are often its PF's.
+
+use crate::{
+    claims::ClaimedFunction,
+    model::{
+        Framework, Function, FunctionState, GpuId, PciAddress, Profile, Reason, ReasonCode, Vgpu,
+    },
+    plan::{Expect, Step, StepOp, Undo},
+    scan::{FunctionFacts, GpuFacts},
+    sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
+};
+
+use super::{VFIO_PCI, View};
+
+/// The one profile of a GPU that is divided into plain VFs.
+pub fn profile(
+    facts: &GpuFacts,
+    view: View<'_>,
+    functions: &[Function],
+    slug: &str,
+) -> Option<Profile> {
+    let pci = facts.pci.as_ref()?;
+    let free = functions
+        .iter()
+        .filter(|f| f.state == FunctionState::Free)
+        .count() as u32;
+    let by_host = functions
+        .iter()
+        .filter(|f| f.state == FunctionState::UsedByHost)
+        .count();
+    let why = |code, text: String| Some(Reason { code, text });
+    let passed_through = view.claims.of_function(pci.address).is_some()
+        || pci
+            .driver
+            .as_deref()
+            .is_some_and(|driver| view.is_vfio_driver(driver));
+    let reason = if passed_through {
+        why(
+            ReasonCode::PassedThrough,
+            "the whole GPU is passed through; remove that vGPU first".into(),
+        )
+    } else if pci.group.is_none() {
+        why(
+            ReasonCode::IommuOff,
+            "the GPU is in no IOMMU group; turn on VT-d or AMD-Vi in the firmware and boot with \
+             intel_iommu=on or amd_iommu=on"
+                .into(),
+        )
+    } else if !view.drivers.contains(VFIO_PCI) {
+        why(
+            ReasonCode::VfioDriverMissing,
+            "vfio-pci is not loaded; run modprobe vfio-pci".into(),
+        )
+    } else if functions.is_empty() {
+        why(
+            ReasonCode::NoFunctionsEnabled,
+            format!(
+                "no VF is enabled; run vgpuctl set-vfs {} N with N from 1 to {}",
+                facts.id, pci.total_vfs
+            ),
+        )
+    } else if free == 0 && by_host > 0 {
+        why(
+            ReasonCode::UsedByHost,
+            format!(
+                "drivers of the host use {by_host} of {} VFs and vGPUs the others; unbind one",
+                functions.len()
+            ),
+        )
+    } else if free == 0 {
+        why(
+            ReasonCode::Full,
+            format!(
+                "all {} VFs carry vGPUs; remove one of them",
+                functions.len()
+            ),
+        )
+    } else {
+        None
+    };
+    let id = format!("{slug}-vf");
+    Some(Profile {
+        id: id.parse().ok()?,
+        name: format!("{slug} virtual function"),
+        short_name: id,
+        framework: Framework::Sriov,
+        description: String::new(),
+        device_api: VFIO_PCI.into(),
+        framebuffer: 0,
+        total: pci.total_vfs,
+        available: if reason.is_some() { 0 } else { free },
+        reason,
+    })
+}
+
+/// A VF as a vGPU: when it is claimed, or on a VFIO driver.
+pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>, slug: &str) -> Option<Vgpu> {
+    let on_vfio = function
+        .driver
+        .as_deref()
+        .is_some_and(|driver| view.is_vfio_driver(driver));
+    let claim = view.claims.of_function(function.address);
+    if claim.is_none() && !on_vfio {
+        return None;
+    }
+    let parent = function.address.to_string();
+    Some(Vgpu {
+        uuid: claim
+            .as_ref()
+            .map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
+        name: claim.as_ref().and_then(|claim| claim.name.clone()),
+        gpu: gpu.clone(),
+        profile: format!("{slug}-vf").parse().ok(),
+        framework: Framework::Sriov,
+        state: super::state(claim.as_ref(), on_vfio),
+        addresses: vec![function.address],
+        parent,
+        iommu_group: function.group,
+        nodes: super::nodes(
+            function.group.filter(|_| on_vfio),
+            function.vfio_device.as_deref(),
+            function.has_cdev,
+        ),
+        owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
+        managed: claim.is_some(),
+        inode: function.inode,
+    })
+}
+
+/// The steps that bind a function to a VFIO driver. `before` is what it had:
+/// undoing gives it back.
+///
+/// # Errors
+/// Never, unless a driver's name is no path element.
+pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, InvalidPath> {
+    let lane = LaneKey::Function(before.address);
+    let device = device(before.address)?;
+    let mut steps = Vec::with_capacity(3);
+    if let Some(old) = before.driver.as_deref() {
+        steps.push(Step {
+            lane: lane.clone(),
+            op: StepOp::Write(unbind(before.address, old)?),
+            expect: Expect::NoLink {
+                path: device.join("driver")?,
+            },
+            undo: vec![Undo {
+                lane: lane.clone(),
+                write: probe(before.address)?,
+            }],
+        });
+    }
+    steps.push(Step {
+        lane: lane.clone(),
+        op: StepOp::Write(set_override(before.address, Some(driver))?),
+        expect: Expect::Nothing,
+        undo: vec![Undo {
+            lane: lane.clone(),
+            write: set_override(before.address, before.driver_override.as_deref())?,
+        }],
+    });
+    steps.push(Step {
+        lane: lane.clone(),
+        op: StepOp::Write(probe(before.address)?),
+        // The store succeeds even when no driver takes the device
+        // (drivers/base/bus.c, drivers_probe_store): only the link tells.
+        expect: Expect::Link {
+            path: device.join("driver")?,
+            name: Some(driver.to_owned()),
+        },
+        undo: vec![Undo {
+            lane,
+            write: unbind(before.address, driver)?,
+        }],
+    });
+    Ok(steps)
+}
+
+/// The steps that give a function back: unbound from VFIO, its override as it
+/// was, and its old driver bound again where it had one.
+///
+/// # Errors
+/// Never, unless a driver's name is no path element.
+pub fn plan_unbind(
+    before: &ClaimedFunction,
+    bound_to: Option<&str>,
+) -> Result<Vec<Step>, InvalidPath> {
+    let lane = LaneKey::Function(before.address);
+    let device = device(before.address)?;
+    let mut steps = Vec::with_capacity(3);
+    if let Some(driver) = bound_to {
+        steps.push(Step {
+            lane: lane.clone(),
+            op: StepOp::Write(unbind(before.address, driver)?),
+            expect: Expect::NoLink {
+                path: device.join("driver")?,
+            },
+            undo: vec![Undo {
+                lane: lane.clone(),
+                write: probe(before.address)?,
+            }],
+        });
+    }
+    steps.push(Step {
+        lane: lane.clone(),
+        op: StepOp::Write(set_override(
+            before.address,
+            before.driver_override.as_deref(),
+        )?),
+        expect: Expect::Nothing,
+        undo: match bound_to {
+            Some(driver) => {
+                vec![Undo {
+                    lane: lane.clone(),
+                    write: set_override(before.address, Some(driver))?,
+                }]
+            }
+            None => Vec::new(),
+        },
+    });
+    if let Some(driver) = &before.driver {
+        steps.push(Step {
+            lane,
+            op: StepOp::Write(probe(before.address)?),
+            expect: Expect::Link {
+                path: device.join("driver")?,
+                name: Some(driver.clone()),
+            },
+            undo: Vec::new(),
+        });
+    }
+    Ok(steps)
+}
+
+/// The steps that change how many VFs a PF has: `functions` are the VFs that
+/// exist, with their drivers.
+///
+/// VFs are unbound one by one before the count goes to 0, so that a hang costs
+/// one VF and not the host's lock (Linux 6.12, `pci_disable_sriov` under
+/// `pci_lock_rescan_remove`). Autoprobe is off while VFs appear, so that no
+/// driver of the host takes them, and back once each has its override.
+///
+/// # Errors
+/// Never, unless a driver's name is no path element.
+pub fn plan_vf_count(
+    pf: PciAddress,
+    functions: &[FunctionFacts],
+    autoprobe: bool,
+    count: u32,
+) -> Result<Vec<Step>, InvalidPath> {
+    let device = device(pf)?;
+    let old = functions.len() as u32;
+    let auto = |on: bool| -> Result<Step, InvalidPath> {
+        let write = |on: bool| -> Result<WriteAttr, InvalidPath> {
+            Ok(WriteAttr {
+                path: device.join("sriov_drivers_autoprobe")?,
+                value: if on { "1" } else { "0" }.into(),
+            })
+        };
+        let lane = LaneKey::Function(pf);
+        Ok(Step {
+            lane: lane.clone(),
+            op: StepOp::Write(write(on)?),
+            expect: Expect::Text {
+                path: device.join("sriov_drivers_autoprobe")?,
+                text: u8::from(on).to_string(),
+            },
+            undo: vec![Undo {
+                lane,
+                write: write(!on)?,
+            }],
+        })
+    };
+    let set = |count: u32, undo: u32| -> Result<Step, InvalidPath> {
+        let write = |count: u32| -> Result<WriteAttr, InvalidPath> {
+            Ok(WriteAttr {
+                path: device.join("sriov_numvfs")?,
+                value: count.to_string(),
+            })
+        };
+        Ok(Step {
+            lane: LaneKey::Host,
+            op: StepOp::Write(write(count)?),
+            expect: Expect::Functions {
+                pf: device.clone(),
+                count,
+            },
+            undo: if undo == count {
+                Vec::new()
+            } else {
+                vec![Undo {
+                    lane: LaneKey::Host,
+                    write: write(undo)?,
+                }]
+            },
+        })
+    };
+    let mut steps = Vec::new();
+    if count == old {
+        return Ok(steps);
+    }
+    if autoprobe {
+        steps.push(auto(false)?);
+    }
+    for function in functions {
+        if let Some(driver) = &function.driver {
+            let before = ClaimedFunction {
+                address: function.address,
+                driver: None,
+                driver_override: None,
+            };
+            steps.extend(plan_unbind(&before, Some(driver))?);
+        }
+    }
+    if old > 0 {
+        // A count changes only by way of 0 (drivers/pci/pci-sysfs.c: EBUSY).
+        steps.push(set(0, old)?);
+    }
+    if count > 0 {
+        steps.push(set(count, 0)?);
+        steps.push(Step {
+            lane: LaneKey::Gpu(GpuId::Pci(pf)),
+            op: StepOp::OverrideFunctions {
+                pf,
+                driver: VFIO_PCI.into(),
+            },
+            expect: Expect::Nothing,
+            undo: Vec::new(),
+        });
+    }
+    if autoprobe {
+        steps.push(auto(true)?);
+    }
+    Ok(steps)
+}
+
+/// A device's directory.
+///
+/// # Errors
+/// Never: an address is a path element.
+pub fn device(address: PciAddress) -> Result<SysPath, InvalidPath> {
+    SysPath::new(format!("bus/pci/devices/{address}"))
+}
+
+/// Sets or clears `driver_override`. A new line clears it; an empty write would
+/// do nothing (`drivers/base/driver.c`, `driver_set_override`).
+///
+/// # Errors
+/// Never: an address is a path element.
+pub fn set_override(address: PciAddress, driver: Option<&str>) -> Result<WriteAttr, InvalidPath> {
+    Ok(WriteAttr {
+        path: device(address)?.join("driver_override")?,
+        value: format!("{}\n", driver.unwrap_or_default()),
+    })
+}
+
+fn probe(address: PciAddress) -> Result<WriteAttr, InvalidPath> {
+    Ok(WriteAttr {
+        path: SysPath::new("bus/pci/drivers_probe")?,
+        value: address.to_string(),
+    })
+}
+
+fn unbind(address: PciAddress, driver: &str) -> Result<WriteAttr, InvalidPath> {
+    Ok(WriteAttr {
+        path: SysPath::new(format!("bus/pci/drivers/{driver}/unbind"))?,
+        value: address.to_string(),
+    })
+}

@@ -1,0 +1,205 @@
+//! mdev parents, their types, and the mdevs on them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use uuid::Uuid;
+
+use crate::{model::TypeId, sys::Read};
+
+use super::{Reader, ScanError, path, text};
+
+/// A device that mdevs can be created on: a PF, a VF or a virtual device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentFacts {
+    /// Its name in `/sys/class/mdev_bus`.
+    pub name: String,
+    /// What it offers, with how many it can make now.
+    pub types: BTreeMap<TypeId, (Arc<TypeFacts>, u32)>,
+}
+
+/// What does not change about a type while its driver is loaded; shared by the
+/// parents of one GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeFacts {
+    /// `name`; some older drivers have none.
+    pub name: Option<String>,
+    /// `description`, empty where there is none.
+    pub description: String,
+    /// `device_api`.
+    pub device_api: String,
+}
+
+/// An mdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MdevFacts {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// The parent that it is on.
+    pub parent: String,
+    /// Its type; none while it is being removed.
+    pub type_id: Option<TypeId>,
+    /// The bound driver; none until it is ready.
+    pub driver: Option<String>,
+    /// Its IOMMU group.
+    pub group: Option<u32>,
+    /// Whether the group has a node.
+    pub has_group_node: bool,
+    /// The name of its VFIO device.
+    pub vfio_device: Option<String>,
+    /// Whether that has a node of its own.
+    pub has_cdev: bool,
+    /// The inode of its directory.
+    pub inode: u64,
+}
+
+/// Reads the types of a GPU's parents. Names and descriptions are read once a
+/// type, not once a parent: a type belongs to the driver, and the VFs of a GPU
+/// all have one.
+///
+/// # Errors
+/// When the lane fails.
+pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFacts>, ScanError> {
+    let base = path("class/mdev_bus")?;
+    let reads = names
+        .iter()
+        .map(|name| Read::names(format!("{name}/mdev_supported_types")));
+    let mut listed = reader.read(&base, reads.collect())?;
+    let mut offered: Vec<Vec<TypeId>> = Vec::with_capacity(names.len());
+    let mut known: BTreeMap<TypeId, usize> = BTreeMap::new();
+    for parent in 0..names.len() {
+        let mut types: Vec<TypeId> = listed
+            .names()
+            .into_iter()
+            .filter_map(|id| id.parse().ok())
+            .collect();
+        types.sort_unstable();
+        for id in &types {
+            known.entry(id.clone()).or_insert(parent);
+        }
+        offered.push(types);
+    }
+    let mut reads = Vec::with_capacity(known.len() * 3);
+    for (id, parent) in &known {
+        let Some(parent) = names.get(*parent) else {
+            continue;
+        };
+        for attribute in ["name", "description", "device_api"] {
+            reads.push(Read::text(format!(
+                "{parent}/mdev_supported_types/{id}/{attribute}"
+            )));
+        }
+    }
+    let mut r = reader.read(&base, reads)?;
+    let mut types = BTreeMap::new();
+    for id in known.into_keys() {
+        let facts = TypeFacts {
+            name: r.text().filter(|name| !name.is_empty()),
+            description: r.text().unwrap_or_default(),
+            device_api: r.text().unwrap_or_default(),
+        };
+        types.insert(id, Arc::new(facts));
+    }
+    let mut parents: Vec<ParentFacts> = names
+        .iter()
+        .zip(offered)
+        .map(|(name, offered)| ParentFacts {
+            name: name.clone(),
+            types: offered
+                .into_iter()
+                .filter_map(|id| types.get(&id).map(|facts| (id, (facts.clone(), 0))))
+                .collect(),
+        })
+        .collect();
+    refresh_available(reader, &mut parents)?;
+    Ok(parents)
+}
+
+/// Reads again how many of each type the parents can make: a vGPU on one VF
+/// changes what its siblings offer.
+///
+/// # Errors
+/// When the lane fails.
+pub fn refresh_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Result<(), ScanError> {
+    let mut reads = Vec::new();
+    for parent in parents.iter() {
+        for id in parent.types.keys() {
+            let name = &parent.name;
+            reads.push(Read::text(format!(
+                "{name}/mdev_supported_types/{id}/available_instances"
+            )));
+        }
+    }
+    let mut r = reader.read(&path("class/mdev_bus")?, reads)?;
+    for (_, available) in parents
+        .iter_mut()
+        .flat_map(|parent| parent.types.values_mut())
+    {
+        *available = r.text().as_deref().and_then(text::count).unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// Reads the mdevs on a parent: all of them, or the one named. An mdev whose
+/// directory is gone is gone; one without `mdev_type` is still there.
+///
+/// # Errors
+/// When the lane fails.
+pub fn read_mdevs(
+    reader: Reader<'_>,
+    parent: &str,
+    only: Option<Uuid>,
+) -> Result<Vec<MdevFacts>, ScanError> {
+    let base = path(format!("class/mdev_bus/{parent}"))?;
+    let uuids: Vec<Uuid> = match only {
+        Some(uuid) => vec![uuid],
+        None => {
+            let names = reader.read(&base, vec![Read::names("")])?.names();
+            names
+                .iter()
+                .filter_map(|name| text::mdev_name(name))
+                .collect()
+        }
+    };
+    let mut reads = Vec::with_capacity(uuids.len() * 5);
+    for uuid in &uuids {
+        reads.push(Read::inode(uuid.to_string()));
+        reads.push(Read::link(format!("{uuid}/mdev_type")));
+        reads.push(Read::link(format!("{uuid}/driver")));
+        reads.push(Read::link(format!("{uuid}/iommu_group")));
+        reads.push(Read::names(format!("{uuid}/vfio-dev")));
+    }
+    let mut r = reader.read(&base, reads)?;
+    let mut found = Vec::with_capacity(uuids.len());
+    for uuid in uuids {
+        let inode = r.inode();
+        let mdev = MdevFacts {
+            uuid,
+            parent: parent.to_owned(),
+            type_id: r.link().and_then(|id| id.parse().ok()),
+            driver: r.link(),
+            group: r.link().as_deref().and_then(text::count),
+            has_group_node: false,
+            vfio_device: r.names().into_iter().next(),
+            has_cdev: false,
+            inode: inode.unwrap_or(0),
+        };
+        if inode.is_some() {
+            found.push(mdev);
+        }
+    }
+    let mut reads = Vec::with_capacity(found.len() * 2);
+    for mdev in &found {
+        reads.push(Read::inode(format!(
+            "vfio/{}",
+            mdev.group.map_or(-1, i64::from)
+        )));
+        let device = mdev.vfio_device.as_deref().unwrap_or("none");
+        reads.push(Read::inode(format!("vfio-dev/{device}/dev")));
+    }
+    let mut r = reader.read(&path("class")?, reads)?;
+    for mdev in &mut found {
+        mdev.has_group_node = r.inode().is_some();
+        mdev.has_cdev = r.inode().is_some();
+    }
+    Ok(found)
+}

@@ -1,0 +1,118 @@
+//! From text to facts: what is read of the kernel, and what it means.
+//!
+//! [`text`] parses and touches nothing; the other modules name what to read and
+//! put the facts together. Everything is read on the lane of the GPU it is
+//! about.
+
+mod gpu;
+mod host;
+mod mdev;
+mod pci;
+pub mod text;
+
+use crate::sys::{
+    Deadline, Executor, InvalidPath, LaneKey, Observed, Op, OpError, Read, ReadBatch, Reading,
+    SysPath, Value,
+};
+
+pub use gpu::{GpuFacts, read_gpu};
+pub use host::{HostFacts, enumerate};
+pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdevs, read_parents, refresh_available};
+pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
+
+/// Why something could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScanError {
+    /// The lane refused or hangs.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The kernel named something that is no path element.
+    #[error(transparent)]
+    Path(#[from] InvalidPath),
+    /// The executor answered another operation than was asked: a defect.
+    #[error("the executor gave an answer of the wrong kind for reading {0}")]
+    Confused(SysPath),
+}
+
+/// Reads on one lane.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    executor: &'a dyn Executor,
+    lane: &'a LaneKey,
+    deadline: Deadline,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader on `lane`, each of its batches until `deadline`.
+    pub fn new(executor: &'a dyn Executor, lane: &'a LaneKey, deadline: Deadline) -> Self {
+        Self {
+            executor,
+            lane,
+            deadline,
+        }
+    }
+
+    /// Reads a batch below `base`.
+    ///
+    /// # Errors
+    /// When the lane fails; a missing attribute is a [`Reading`].
+    pub fn read(&self, base: &SysPath, reads: Vec<Read>) -> Result<Readings, ScanError> {
+        if reads.is_empty() {
+            return Ok(Readings(Vec::new().into_iter()));
+        }
+        let op = Op::ReadBatch(ReadBatch {
+            base: base.clone(),
+            reads,
+        });
+        match self.executor.run(self.lane, op, self.deadline)? {
+            Observed::Read(readings) => Ok(Readings(readings.into_iter())),
+            _ => Err(ScanError::Confused(base.clone())),
+        }
+    }
+}
+
+/// The readings of a batch, taken in the order in which they were asked for.
+/// What is missing, or of another kind, is `None`.
+pub struct Readings(std::vec::IntoIter<Reading>);
+
+impl Readings {
+    /// The next one as text, without the white space around it.
+    pub fn text(&mut self) -> Option<String> {
+        match self.0.next() {
+            Some(Ok(Value::Text(mut text))) => {
+                text.truncate(text.trim_end().len());
+                Some(text)
+            }
+            _ => None,
+        }
+    }
+
+    /// The next one as a link's last element.
+    pub fn link(&mut self) -> Option<String> {
+        match self.0.next() {
+            Some(Ok(Value::Link(name))) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The next one as names; a missing directory has none.
+    pub fn names(&mut self) -> Vec<String> {
+        match self.0.next() {
+            Some(Ok(Value::Names(names))) => names,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The next one as an inode.
+    pub fn inode(&mut self) -> Option<u64> {
+        match self.0.next() {
+            Some(Ok(Value::Inode(inode))) => Some(inode),
+            _ => None,
+        }
+    }
+}
+
+/// A path of this program's own making.
+fn path(text: impl Into<String>) -> Result<SysPath, ScanError> {
+    Ok(SysPath::new(text)?)
+}

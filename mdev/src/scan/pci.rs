@@ -1,0 +1,245 @@
+//! PCI functions: what is read of a PF and of its VFs.
+//!
+//! `driver_override` and `sriov_numvfs` are not among it: reading them waits
+//! for the device's lock, behind whatever hangs there (Linux 6.12,
+//! `driver_override_show`, `sriov_numvfs_show`). VFs are counted by their links.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    model::PciAddress,
+    sys::{Read, SysPath},
+};
+
+use super::{Reader, Readings, ScanError, path, text};
+
+/// What is known of a PF.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PciFacts {
+    /// Its address.
+    pub address: PciAddress,
+    /// Vendor and device id.
+    pub ids: (u16, u16),
+    /// Subsystem vendor and device id.
+    pub subsystem: (u16, u16),
+    /// The 24-bit class.
+    pub class: u32,
+    /// The bound driver.
+    pub driver: Option<String>,
+    /// Its NUMA node.
+    pub numa_node: Option<u32>,
+    /// Its IOMMU group.
+    pub group: Option<u32>,
+    /// The members of that group, itself included.
+    pub group_members: Vec<PciAddress>,
+    /// Of those, the ones outside its slot that are no bridges: with one of
+    /// them the group is not ours to give away.
+    pub strangers: Vec<PciAddress>,
+    /// Whether the firmware's console is on it (`boot_vga`).
+    pub boot_vga: bool,
+    /// `modalias`, by which a VFIO variant driver is chosen.
+    pub modalias: String,
+    /// `sriov_totalvfs`; 0 without SR-IOV.
+    pub total_vfs: u32,
+    /// The VFs by number, from the `virtfn` links.
+    pub functions: BTreeMap<u32, PciAddress>,
+    /// The name of its VFIO device, such as `vfio0`, while one is registered.
+    pub vfio_device: Option<String>,
+    /// Whether that has a node of its own.
+    pub has_cdev: bool,
+    /// The inode of its directory.
+    pub inode: u64,
+}
+
+/// What is known of a VF.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionFacts {
+    /// Its address.
+    pub address: PciAddress,
+    /// The bound driver.
+    pub driver: Option<String>,
+    /// Its IOMMU group.
+    pub group: Option<u32>,
+    /// Whether the kernel has linked it to its PF.
+    pub linked: bool,
+    /// The name of its VFIO device, while one is registered.
+    pub vfio_device: Option<String>,
+    /// Whether that has a node of its own.
+    pub has_cdev: bool,
+    /// The inode of its directory: new at each re-creation.
+    pub inode: u64,
+}
+
+/// Reads a PF; `None` when it is gone.
+///
+/// # Errors
+/// When its lane fails.
+pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFacts>, ScanError> {
+    let base = device(address)?;
+    let mut r = reader.read(
+        &base,
+        vec![
+            Read::inode(""),
+            Read::text("vendor"),
+            Read::text("device"),
+            Read::text("subsystem_vendor"),
+            Read::text("subsystem_device"),
+            Read::text("class"),
+            Read::text("numa_node"),
+            Read::text("boot_vga"),
+            Read::text("modalias"),
+            Read::text("sriov_totalvfs"),
+            Read::link("driver"),
+            Read::link("iommu_group"),
+            Read::names("iommu_group/devices"),
+            Read::names("vfio-dev"),
+            Read::names(""),
+        ],
+    )?;
+    let Some(inode) = r.inode() else {
+        return Ok(None);
+    };
+    let id = |r: &mut Readings| r.text().as_deref().and_then(text::pci_id).unwrap_or(0);
+    let mut facts = PciFacts {
+        address,
+        inode,
+        ids: (id(&mut r), id(&mut r)),
+        subsystem: (id(&mut r), id(&mut r)),
+        class: r.text().as_deref().and_then(text::hex).unwrap_or(0),
+        numa_node: r.text().as_deref().and_then(text::numa_node),
+        boot_vga: r.text().as_deref() == Some("1"),
+        modalias: r.text().unwrap_or_default(),
+        total_vfs: r.text().as_deref().and_then(text::count).unwrap_or(0),
+        driver: r.link(),
+        group: r.link().as_deref().and_then(text::count),
+        group_members: r
+            .names()
+            .iter()
+            .filter_map(|name| text::pci_name(name))
+            .collect(),
+        strangers: Vec::new(),
+        functions: BTreeMap::new(),
+        vfio_device: r.names().into_iter().next(),
+        has_cdev: false,
+    };
+    facts.group_members.sort_unstable();
+    let links: Vec<(u32, String)> = r
+        .names()
+        .into_iter()
+        .filter_map(|name| Some((text::virtfn(&name)?, name)))
+        .collect();
+    let reads = links
+        .iter()
+        .map(|(_, name)| Read::link(name.clone()))
+        .collect();
+    let mut targets = reader.read(&base, reads)?;
+    for (number, _) in links {
+        if let Some(vf) = targets.link().as_deref().and_then(text::pci_name) {
+            facts.functions.insert(number, vf);
+        }
+    }
+    facts.strangers = read_strangers(reader, &facts)?;
+    if let Some(name) = &facts.vfio_device {
+        facts.has_cdev = reader
+            .read(&base, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?
+            .inode()
+            .is_some();
+    }
+    Ok(Some(facts))
+}
+
+/// Reads all VFs of a PF, in the order of their numbers; those that are gone
+/// meanwhile are left out.
+///
+/// # Errors
+/// When the lane fails.
+pub fn read_functions(reader: Reader<'_>, pf: &PciFacts) -> Result<Vec<FunctionFacts>, ScanError> {
+    let addresses: Vec<PciAddress> = pf.functions.values().copied().collect();
+    read_many(reader, &addresses)
+}
+
+/// Reads one VF; `None` when it is gone.
+///
+/// # Errors
+/// When the lane fails.
+pub fn read_function(
+    reader: Reader<'_>,
+    address: PciAddress,
+) -> Result<Option<FunctionFacts>, ScanError> {
+    Ok(read_many(reader, &[address])?.pop())
+}
+
+fn read_many(
+    reader: Reader<'_>,
+    addresses: &[PciAddress],
+) -> Result<Vec<FunctionFacts>, ScanError> {
+    let base = path("bus/pci/devices")?;
+    let mut reads = Vec::with_capacity(addresses.len() * 5);
+    for address in addresses {
+        reads.push(Read::inode(address.to_string()));
+        reads.push(Read::link(format!("{address}/physfn")));
+        reads.push(Read::link(format!("{address}/driver")));
+        reads.push(Read::link(format!("{address}/iommu_group")));
+        reads.push(Read::names(format!("{address}/vfio-dev")));
+    }
+    let mut r = reader.read(&base, reads)?;
+    let mut found = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let inode = r.inode();
+        let function = FunctionFacts {
+            address: *address,
+            linked: r.link().is_some(),
+            driver: r.link(),
+            group: r.link().as_deref().and_then(text::count),
+            vfio_device: r.names().into_iter().next(),
+            has_cdev: false,
+            inode: inode.unwrap_or(0),
+        };
+        if inode.is_some() {
+            found.push(function);
+        }
+    }
+    let with_vfio = |f: &&mut FunctionFacts| f.vfio_device.is_some();
+    let reads = found
+        .iter()
+        .filter_map(|f| {
+            let name = f.vfio_device.as_ref()?;
+            Some(Read::inode(format!("{}/vfio-dev/{name}/dev", f.address)))
+        })
+        .collect();
+    let mut r = reader.read(&base, reads)?;
+    for function in found.iter_mut().filter(with_vfio) {
+        function.has_cdev = r.inode().is_some();
+    }
+    Ok(found)
+}
+
+/// The members of a PF's group that are neither of its slot nor bridges.
+fn read_strangers(reader: Reader<'_>, pf: &PciFacts) -> Result<Vec<PciAddress>, ScanError> {
+    const BRIDGE: u32 = 0x06;
+    let others: Vec<PciAddress> = pf
+        .group_members
+        .iter()
+        .copied()
+        .filter(|member| !member.same_slot(pf.address))
+        .collect();
+    let reads = others
+        .iter()
+        .map(|member| Read::text(format!("{member}/class")))
+        .collect();
+    let mut classes = reader.read(&path("bus/pci/devices")?, reads)?;
+    Ok(others
+        .into_iter()
+        .filter(|_| {
+            classes
+                .text()
+                .as_deref()
+                .and_then(text::hex)
+                .is_none_or(|c| c >> 16 != BRIDGE)
+        })
+        .collect())
+}
+
+fn device(address: PciAddress) -> Result<SysPath, ScanError> {
+    path(format!("bus/pci/devices/{address}"))
+}

@@ -1,0 +1,123 @@
+//! Who has a node open: found from open descriptors by device number, since a
+//! guest's own `/dev` makes path names mere hints.
+
+use std::{
+    ffi::CStr,
+    ops::ControlFlow,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, readlinkat},
+    unistd::read,
+};
+
+use crate::model::Holder;
+
+use super::{
+    super::{HolderQuery, raw},
+    dir::for_each_name,
+    root::Root,
+};
+
+/// The processes other than ours that have one of the nodes open.
+///
+/// One `statx` a descriptor: a `readlink` to leave out sockets and pipes first
+/// costs as much as it saves.
+pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Vec<Holder>, Errno> {
+    let mut numbers = Vec::with_capacity(query.nodes.len());
+    for node in &query.nodes {
+        match dev.char_device(node.as_str()) {
+            Ok((_, number)) => numbers.push(number),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    if numbers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut scan = Scan {
+        proc,
+        numbers,
+        found: Vec::new(),
+        refused: None,
+    };
+    match query.pid {
+        Some(pid) => scan.process(pid),
+        None => {
+            let dir = proc.open_at(c".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+            let own = std::process::id();
+            for_each_name(dir.as_fd(), |name| {
+                match number(name) {
+                    Some(pid) if pid != own => scan.process(pid),
+                    _ => {}
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+    }
+    match scan.refused {
+        Some(errno) if scan.found.is_empty() => Err(errno),
+        _ => Ok(scan.found),
+    }
+}
+
+struct Scan<'a> {
+    proc: &'a Root,
+    numbers: Vec<(u32, u32)>,
+    found: Vec<Holder>,
+    /// A process that would not be looked at: nobody found then proves nothing.
+    refused: Option<Errno>,
+}
+
+impl Scan<'_> {
+    /// Looks at one process; one that has ended holds nothing.
+    fn process(&mut self, pid: u32) {
+        match self.look(pid) {
+            Ok(Some(holder)) => self.found.push(holder),
+            Err(errno @ (Errno::EACCES | Errno::EPERM)) => self.refused = Some(errno),
+            Ok(None) | Err(_) => {}
+        }
+    }
+
+    fn look(&self, pid: u32) -> Result<Option<Holder>, Errno> {
+        let open = |what, flags| self.proc.open_at(format!("{pid}/{what}").as_str(), flags);
+        let fds = open("fd", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let mut node = None;
+        for_each_name(fds.as_fd(), |fd| match self.held(fds.as_fd(), fd) {
+            None => ControlFlow::Continue(()),
+            held => {
+                node = held;
+                ControlFlow::Break(())
+            }
+        })?;
+        let Some(node) = node else { return Ok(None) };
+        let mut comm = [0; 64];
+        let length = read(open("comm", OFlag::O_RDONLY)?, &mut comm)?;
+        let command = String::from_utf8_lossy(comm.get(..length).unwrap_or_default());
+        Ok(Some(Holder {
+            pid,
+            command: command.trim_end_matches('\n').to_owned(),
+            node,
+        }))
+    }
+
+    /// The node's name as the process sees it, when descriptor `fd` is one of
+    /// the nodes.
+    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Option<String> {
+        let number = raw::char_device(fds, fd).ok()??;
+        if !self.numbers.contains(&number) {
+            return None;
+        }
+        let name = readlinkat(fds, fd).unwrap_or_default();
+        Some(name.to_string_lossy().into_owned())
+    }
+}
+
+fn number(name: &CStr) -> Option<u32> {
+    name.to_bytes()
+        .first()
+        .filter(|digit| digit.is_ascii_digit())?;
+    name.to_str().ok()?.parse().ok()
+}
