@@ -43,7 +43,7 @@ cat >"$work/bus.conf" <<-CONF
 CONF
 cat >"$work/host.toml" <<-CONF
 	[passthrough]
-	allow = ["class:03"]  # for the demo: each GPU may be given away whole
+	allow = ["1002:73bf"]  # the Radeon of the simulated host
 CONF
 
 say 'Starting a bus of our own, and the service on it, on a simulated kernel'
@@ -64,17 +64,16 @@ run vgpuctl gpus
 say 'What they offer'
 run vgpuctl profiles
 
-# The names of what is on offer, by framework: taken from the service.
+# GPU and profile of the first offer of a framework, as the service tells it.
 profiles=$(vgpuctl profiles --json)
-offer() { jq -er --arg f "$1" --arg want "$2" "$3" <<<"$profiles"; }
-first='[.[] | select(.framework == $f and .available > 0)] | first | .[$want]'
-mdev_profile=$(offer mdev short_name "$first")
-mdev_gpu=$(offer mdev gpu "$first")
-sriov_gpu=$(offer sriov gpu '[.[] | select(.framework == $f)] | first | .[$want]')
-sriov_profile=$(offer sriov short_name '[.[] | select(.framework == $f)] | first | .[$want]')
-whole='[.[] | select(.framework == $f and .available > 0 and .gpu != "'$sriov_gpu'" and .gpu != "'$mdev_gpu'")] | last | .[$want]'
-whole_gpu=$(offer passthrough gpu "$whole")
-whole_profile=$(offer passthrough short_name "$whole")
+offer() {
+	# shellcheck disable=SC2016 # a variable of jq
+	local words='map(select(.framework == $framework)) | first | "\(.gpu) \(.short_name)"'
+	jq -er --arg framework "$1" "$words" <<<"$profiles"
+}
+read -r mdev_gpu mdev_profile < <(offer mdev)
+read -r sriov_gpu sriov_profile < <(offer sriov)
+read -r whole_gpu whole_profile < <(offer passthrough)
 
 say "A mediated device on $mdev_gpu"
 run vgpuctl create "$mdev_profile" --gpu "$mdev_gpu" --name desktop
