@@ -136,21 +136,13 @@ impl Claims {
         }
         let mut table = Table::default();
         for (uuid, claim) in loaded.entries {
-            if claim
-                .generation
-                .as_ref()
-                .is_some_and(|generation| generation.boot_id != boot_id)
-            {
+            if claim.generation.as_ref().is_some_and(|generation| generation.boot_id != boot_id) {
                 store.remove(uuid)?;
             } else {
                 table.insert(claim);
             }
         }
-        Ok(Self {
-            table: Mutex::new(table),
-            store,
-            limits,
-        })
+        Ok(Self { table: Mutex::new(table), store, limits })
     }
 
     /// Reserves a claim: its UUID, name, functions and one of its owner's
@@ -162,10 +154,8 @@ impl Claims {
         let mut table = self.lock();
         let tried = format!("reserving vGPU {}", claim.uuid);
         if table.claims.contains_key(&claim.uuid) {
-            return Err(
-                Error::new(ErrorKind::Busy, "uuid-taken", tried, "its UUID is taken")
-                    .remedy("choose another UUID or leave it out"),
-            );
+            return Err(Error::new(ErrorKind::Busy, "uuid-taken", tried, "its UUID is taken")
+                .remedy("choose another UUID or leave it out"));
         }
         if let Some(name) = &claim.name
             && let Some(other) = table.names.get(name)
@@ -197,10 +187,7 @@ impl Claims {
                 ErrorKind::NoCapacity,
                 "quota",
                 tried,
-                format!(
-                    "user {} owns {owned} vGPUs, which is the limit",
-                    claim.owner_uid
-                ),
+                format!("user {} owns {owned} vGPUs, which is the limit", claim.owner_uid),
             )
             .remedy("remove one, or raise limits.vgpus-per-user in host.toml"));
         }
@@ -241,10 +228,8 @@ impl Claims {
         let mut table = self.lock();
         let tried = || format!("removing vGPU {uuid}");
         let Some(claim) = table.claims.get_mut(&uuid) else {
-            return Err(
-                Error::new(ErrorKind::NotManaged, "foreign", tried(), "it is not ours")
-                    .remedy("remove it with the program that made it"),
-            );
+            return Err(Error::new(ErrorKind::NotManaged, "foreign", tried(), "it is not ours")
+                .remedy("remove it with the program that made it"));
         };
         match claim.phase {
             Phase::Active => {
@@ -285,11 +270,7 @@ impl Claims {
     /// The claim on a function.
     pub fn of_function(&self, address: PciAddress) -> Option<Claim> {
         let table = self.lock();
-        table
-            .functions
-            .get(&address)
-            .and_then(|uuid| table.claims.get(uuid))
-            .cloned()
+        table.functions.get(&address).and_then(|uuid| table.claims.get(uuid)).cloned()
     }
 
     /// The UUID that a name belongs to.
@@ -299,12 +280,7 @@ impl Claims {
 
     /// The claims on one GPU.
     pub fn on_gpu(&self, gpu: &GpuId) -> Vec<Claim> {
-        self.lock()
-            .claims
-            .values()
-            .filter(|claim| claim.gpu == *gpu)
-            .cloned()
-            .collect()
+        self.lock().claims.values().filter(|claim| claim.gpu == *gpu).cloned().collect()
     }
 
     /// All claims.
@@ -314,9 +290,8 @@ impl Claims {
 
     fn write(&self, claim: &Claim) -> Result<()> {
         self.store.put(claim.uuid, claim).map_err(|error| {
-            let source = std::error::Error::source(&error)
-                .map(ToString::to_string)
-                .unwrap_or_default();
+            let source =
+                std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             Error::new(
                 ErrorKind::KernelRefused,
                 "claim-not-written",
@@ -353,14 +328,7 @@ mod tests {
 
     fn open(dir: &std::path::Path, limit: Option<u32>) -> Claims {
         let store = Store::open(dir).unwrap();
-        Claims::load(
-            store,
-            "boot-1",
-            Limits {
-                vgpus_per_user: limit,
-            },
-        )
-        .unwrap()
+        Claims::load(store, "boot-1", Limits { vgpus_per_user: limit }).unwrap()
     }
 
     fn code(result: Result<()>) -> &'static str {
@@ -384,17 +352,11 @@ mod tests {
         claims.reserve(first.clone()).unwrap();
         assert_eq!(code(claims.reserve(first.clone())), "uuid-taken");
         assert_eq!(
-            code(claims.reserve(Claim {
-                name: first.name.clone(),
-                ..claim(2)
-            })),
+            code(claims.reserve(Claim { name: first.name.clone(), ..claim(2) })),
             "name-taken"
         );
         assert_eq!(
-            code(claims.reserve(Claim {
-                functions: vec![function],
-                ..claim(2)
-            })),
+            code(claims.reserve(Claim { functions: vec![function], ..claim(2) })),
             "function-taken"
         );
         claims.release(first.uuid);
@@ -407,18 +369,8 @@ mod tests {
         let claims = open(dir.path(), Some(1));
         claims.reserve(claim(1)).unwrap();
         assert_eq!(code(claims.reserve(claim(2))), "quota");
-        claims
-            .reserve(Claim {
-                owner_uid: 0,
-                ..claim(3)
-            })
-            .unwrap();
-        claims
-            .reserve(Claim {
-                owner_uid: 0,
-                ..claim(4)
-            })
-            .unwrap();
+        claims.reserve(Claim { owner_uid: 0, ..claim(3) }).unwrap();
+        claims.reserve(Claim { owner_uid: 0, ..claim(4) }).unwrap();
         claims.release(Uuid::from_u128(1));
         claims.reserve(claim(2)).unwrap();
     }
@@ -426,21 +378,12 @@ mod tests {
     #[test]
     fn claims_outlive_the_daemon_but_not_the_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let generation = |boot: &str| {
-            Some(Generation {
-                boot_id: boot.into(),
-                inode: 7,
-            })
-        };
+        let generation = |boot: &str| Some(Generation { boot_id: boot.into(), inode: 7 });
         let claims = open(dir.path(), None);
         claims.reserve(claim(1)).unwrap();
         claims.reserve(claim(2)).unwrap();
-        claims
-            .advance(Uuid::from_u128(1), Phase::Active, generation("boot-1"))
-            .unwrap();
-        claims
-            .advance(Uuid::from_u128(2), Phase::Active, generation("boot-0"))
-            .unwrap();
+        claims.advance(Uuid::from_u128(1), Phase::Active, generation("boot-1")).unwrap();
+        claims.advance(Uuid::from_u128(2), Phase::Active, generation("boot-0")).unwrap();
         drop(claims);
         let claims = open(dir.path(), None);
         assert_eq!(claims.get(Uuid::from_u128(1)).unwrap().phase, Phase::Active);
@@ -452,20 +395,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let claims = open(dir.path(), None);
         let uuid = Uuid::from_u128(1);
-        assert_eq!(
-            claims.begin_removal(uuid).unwrap_err().kind(),
-            ErrorKind::NotManaged
-        );
+        assert_eq!(claims.begin_removal(uuid).unwrap_err().kind(), ErrorKind::NotManaged);
         claims.reserve(claim(1)).unwrap();
-        assert_eq!(
-            claims.begin_removal(uuid).unwrap_err().code(),
-            "being-created"
-        );
+        assert_eq!(claims.begin_removal(uuid).unwrap_err().code(), "being-created");
         claims.advance(uuid, Phase::Active, None).unwrap();
         claims.begin_removal(uuid).unwrap();
-        assert_eq!(
-            claims.begin_removal(uuid).unwrap_err().code(),
-            "being-removed"
-        );
+        assert_eq!(claims.begin_removal(uuid).unwrap_err().code(), "being-removed");
     }
 }

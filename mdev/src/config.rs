@@ -113,9 +113,7 @@ impl FromStr for Selector {
         };
         let hex = |digits: &str| {
             let all_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
-            all_hex
-                .then(|| u32::from_str_radix(digits, 16).ok())
-                .flatten()
+            all_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
         };
         if let Some(digits) = text.strip_prefix("class:") {
             return match (digits.len(), hex(digits)) {
@@ -163,32 +161,19 @@ mod tests {
     #[test]
     fn selectors_take_three_forms() {
         let a = "0000:02:00.0".parse().unwrap();
-        let m = |text: &str| {
-            text.parse::<Selector>()
-                .unwrap()
-                .matches(a, 0x8086, 0x10c9, 0x02_00_00)
-        };
+        let m =
+            |text: &str| text.parse::<Selector>().unwrap().matches(a, 0x8086, 0x10c9, 0x02_00_00);
         assert!(m("8086:10c9") && m("class:02") && m("class:0200") && m("0000:02:00.0"));
         assert!(!m("8086:10ca") && !m("class:03") && !m("class:020001"));
-        for text in [
-            "",
-            "class:",
-            "class:3",
-            "8086",
-            "zzzz:0000",
-            "8086:10c9:1",
-            "+086:10c9",
-        ] {
+        for text in ["", "class:", "class:3", "8086", "zzzz:0000", "8086:10c9:1", "+086:10c9"] {
             assert!(text.parse::<Selector>().is_err(), "{text:?} was taken");
         }
     }
 
     #[test]
     fn a_broken_file_says_where() {
-        let error = Config::parse(
-            "[discovery]\nadd = [\"nonsense\"]\n",
-            "/etc/vgpu-host/host.toml",
-        );
+        let error =
+            Config::parse("[discovery]\nadd = [\"nonsense\"]\n", "/etc/vgpu-host/host.toml");
         let text = error.unwrap_err().to_string();
         assert!(
             text.starts_with("/etc/vgpu-host/host.toml: ") && text.contains("line 2"),

@@ -145,6 +145,11 @@ impl Error {
         self.holder.as_ref()
     }
 
+    /// How the text of an error names the process in the way.
+    pub fn holder_words(holder: &Holder) -> String {
+        format!(" (held by process {}, {})", holder.pid, holder.command)
+    }
+
     /// What could not be undone.
     pub fn undo_failures(&self) -> &[String] {
         &self.undo_failures
@@ -165,7 +170,7 @@ impl fmt::Display for Error {
         }
         write!(f, ": {}", self.cause)?;
         if let Some(holder) = &self.holder {
-            write!(f, " (held by process {}, {})", holder.pid, holder.command)?;
+            f.write_str(&Self::holder_words(holder))?;
         }
         if let Some(remedy) = &self.remedy {
             write!(f, "; {remedy}")?;

@@ -107,26 +107,13 @@ impl Runner<'_> {
             };
             if let Err(cause) = result {
                 let undo_failures = self.undo(plan, n, &cause);
-                self.journal.record(&Record::End {
-                    plan: plan.id,
-                    done: false,
-                });
-                return Err(Failure {
-                    step: n,
-                    cause,
-                    undo_failures,
-                });
+                self.journal.record(&Record::End { plan: plan.id, done: false });
+                return Err(Failure { step: n, cause, undo_failures });
             }
-            self.journal.record(&Record::Observed {
-                plan: plan.id,
-                step: n,
-            });
+            self.journal.record(&Record::Observed { plan: plan.id, step: n });
         }
         control.set_progress(plan.steps.len(), plan.steps.len());
-        self.journal.record(&Record::End {
-            plan: plan.id,
-            done: true,
-        });
+        self.journal.record(&Record::End { plan: plan.id, done: true });
         Ok(())
     }
 
@@ -143,9 +130,7 @@ impl Runner<'_> {
 
     fn write(&self, lane: &LaneKey, write: &WriteAttr) -> Result<(), OpError> {
         let op = Op::WriteAttr(write.clone());
-        self.executor
-            .run(lane, op, Deadline::after(self.write_limit))
-            .map(drop)
+        self.executor.run(lane, op, Deadline::after(self.write_limit)).map(drop)
     }
 
     /// Looks until what a step should show shows: at once, and again with each
@@ -157,10 +142,7 @@ impl Runner<'_> {
             match self.look(lane, expect)? {
                 None => return Ok(()),
                 Some(seen) if !self.hub.wait_beyond(seen_events, deadline) => {
-                    return Err(Cause::Unmet {
-                        expected: expect.clone(),
-                        seen,
-                    });
+                    return Err(Cause::Unmet { expected: expect.clone(), seen });
                 }
                 Some(_) => {}
             }
@@ -217,10 +199,8 @@ impl Runner<'_> {
         pf: &SysPath,
     ) -> Result<Vec<(PciAddress, bool)>, Cause> {
         let names = reader.read(pf, vec![Read::names("")])?.names();
-        let links: Vec<String> = names
-            .into_iter()
-            .filter(|name| text::virtfn(name).is_some())
-            .collect();
+        let links: Vec<String> =
+            names.into_iter().filter(|name| text::virtfn(name).is_some()).collect();
         let mut reads = Vec::with_capacity(links.len() * 2);
         for link in &links {
             reads.push(Read::link(link.clone()));
@@ -231,10 +211,7 @@ impl Runner<'_> {
             .iter()
             .filter_map(|_| {
                 let (address, physfn) = (r.link(), r.link());
-                Some((
-                    address.as_deref().and_then(text::pci_name)?,
-                    physfn.is_some(),
-                ))
+                Some((address.as_deref().and_then(text::pci_name)?, physfn.is_some()))
             })
             .collect())
     }
@@ -249,18 +226,15 @@ impl Runner<'_> {
         let device = crate::framework::sriov::device(pf)?;
         for (function, _) in self.functions(reader, &device)? {
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&LaneKey::Function(function), &write)
-                .map_err(Cause::Op)?;
+            self.write(&LaneKey::Function(function), &write).map_err(Cause::Op)?;
         }
         Ok(())
     }
 
     fn give_nodes(&self, lane: &LaneKey, device: &SysPath, uid: u32) -> Result<(), Cause> {
         let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
-        let mut r = reader.read(
-            device,
-            vec![Read::link("iommu_group"), Read::names("vfio-dev")],
-        )?;
+        let mut r =
+            reader.read(device, vec![Read::link("iommu_group"), Read::names("vfio-dev")])?;
         let (group, names) = (r.link(), r.names());
         let mut nodes = Vec::new();
         if let Some(group) = group {
@@ -276,20 +250,10 @@ impl Runner<'_> {
             }
         }
         for node in nodes {
-            let op = Op::Chown {
-                node: NodePath::new(node)?,
-                uid,
-            };
-            match self
-                .executor
-                .run(lane, op, Deadline::after(self.write_limit))
-            {
+            let op = Op::Chown { node: NodePath::new(node)?, uid };
+            match self.executor.run(lane, op, Deadline::after(self.write_limit)) {
                 // A kernel without groups, or without cdevs, lacks that node.
-                Err(OpError::Kernel {
-                    errno: nix::errno::Errno::ENOENT,
-                    ..
-                })
-                | Ok(_) => {}
+                Err(OpError::Kernel { errno: nix::errno::Errno::ENOENT, .. }) | Ok(_) => {}
                 Err(error) => return Err(Cause::Op(error)),
             }
         }
@@ -303,13 +267,7 @@ impl Runner<'_> {
             // Refused by the kernel: it did nothing.
             Cause::Op(
                 OpError::Kernel { .. } | OpError::Stuck { .. } | OpError::Overloaded { .. },
-            ) if matches!(
-                plan.steps.get(failed).map(|s| &s.op),
-                Some(StepOp::Write(_))
-            ) =>
-            {
-                0
-            }
+            ) if matches!(plan.steps.get(failed).map(|s| &s.op), Some(StepOp::Write(_))) => 0,
             Cause::Cancelled => 0,
             _ => 1,
         };
@@ -318,10 +276,7 @@ impl Runner<'_> {
             if step.undo.is_empty() {
                 continue;
             }
-            self.journal.record(&Record::Undoing {
-                plan: plan.id,
-                step: n,
-            });
+            self.journal.record(&Record::Undoing { plan: plan.id, step: n });
             for Undo { lane, write } in &step.undo {
                 if let Err(error) = self.write(lane, write)
                     && !undone_already(&error)

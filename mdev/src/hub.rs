@@ -32,11 +32,7 @@ impl Hub {
             if left.is_zero() {
                 return false;
             }
-            seen = self
-                .more
-                .wait_timeout(seen, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            seen = self.more.wait_timeout(seen, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }

@@ -38,21 +38,12 @@ impl Publisher {
 
     /// The facts of a GPU that its last scan gave.
     pub fn facts(&self, gpu: &GpuId) -> Option<Arc<GpuFacts>> {
-        self.inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .facts
-            .get(gpu)
-            .cloned()
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).facts.get(gpu).cloned()
     }
 
     /// Calls `listener` with every change from now on.
     pub fn subscribe(&self, listener: Listener) {
-        self.inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .listeners
-            .push(listener);
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).listeners.push(listener);
     }
 
     /// A whole GPU was scanned, with all its mdevs.
@@ -65,11 +56,7 @@ impl Publisher {
                     framework::mdev::vgpu(&facts.id, mdev, view.claims.get(mdev.uuid).as_ref())
                 })
                 .collect();
-            vgpus.extend(framework::function_vgpus(
-                &facts,
-                view,
-                &framework::model_slug(&facts),
-            ));
+            vgpus.extend(framework::function_vgpus(&facts, view, &framework::model_slug(&facts)));
             kept.extend(vgpus.iter().map(|vgpu| vgpu.uuid));
             kept.sort_unstable();
             let gone: Vec<Uuid> = next
@@ -128,10 +115,7 @@ impl Publisher {
             if let Some(old) = next.gpu(gpu)
                 && old.state != GpuState::Stale
             {
-                let stale = crate::model::Gpu {
-                    state: GpuState::Stale,
-                    ..(**old).clone()
-                };
+                let stale = crate::model::Gpu { state: GpuState::Stale, ..(**old).clone() };
                 events.extend(next.put_gpu(stale));
             }
         });
@@ -152,11 +136,7 @@ impl Publisher {
         next.next_revision();
         let after = Arc::new(next);
         self.current.store(after.clone());
-        let change = Change {
-            before,
-            after,
-            events,
-        };
+        let change = Change { before, after, events };
         for listener in &inner.listeners {
             listener(&change);
         }
@@ -170,22 +150,14 @@ fn put_vgpus_and_gpu(
     view: View<'_>,
     vgpus: Vec<Vgpu>,
 ) {
-    let mut put: Vec<Event> = vgpus
-        .into_iter()
-        .filter_map(|vgpu| next.put_vgpu(vgpu))
-        .collect();
+    let mut put: Vec<Event> = vgpus.into_iter().filter_map(|vgpu| next.put_vgpu(vgpu)).collect();
     // Only a GPU whose VFs carry mdevs needs to know them, and it has few.
     let on_functions: Vec<Arc<Vgpu>> = if facts.functions.is_empty() || facts.parents.is_empty() {
         Vec::new()
     } else {
         next.vgpus_of(&facts.id).cloned().collect()
     };
-    let gpu = framework::gpu(
-        facts,
-        view,
-        next.gpu(&facts.id).map(|gpu| &**gpu),
-        &on_functions,
-    );
+    let gpu = framework::gpu(facts, view, next.gpu(&facts.id).map(|gpu| &**gpu), &on_functions);
     events.extend(next.put_gpu(gpu));
     events.append(&mut put);
 }

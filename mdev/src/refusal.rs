@@ -44,12 +44,7 @@ pub fn explain(path: &str, errno: Errno, context: Context) -> Refusal {
         _ => None,
     }
     .unwrap_or_else(|| general(errno));
-    Refusal {
-        kind,
-        code,
-        cause,
-        remedy,
-    }
+    Refusal { kind, code, cause, remedy }
 }
 
 type Row = (ErrorKind, &'static str, &'static str, &'static str);
@@ -113,12 +108,9 @@ fn remove(errno: Errno) -> Option<Row> {
             "it is being removed by someone else",
             "look again with vgpuctl list",
         ),
-        Errno::ENOENT => (
-            ErrorKind::NoSuchVgpu,
-            "already-gone",
-            "it is gone already",
-            "nothing is left to do",
-        ),
+        Errno::ENOENT => {
+            (ErrorKind::NoSuchVgpu, "already-gone", "it is gone already", "nothing is left to do")
+        }
         _ => return None,
     })
 }
@@ -144,12 +136,9 @@ fn vf_count(errno: Errno, context: Context) -> Option<Row> {
             "the hardware or its driver has fewer VFs",
             "ask for at most VfTotal; the driver's own limit can be lower and is in dmesg",
         ),
-        Errno::EBUSY => (
-            Busy,
-            "functions-enabled",
-            "other VFs are enabled already",
-            "set the count to 0 first",
-        ),
+        Errno::EBUSY => {
+            (Busy, "functions-enabled", "other VFs are enabled already", "set the count to 0 first")
+        }
         Errno::ENOMEM => (
             KernelRefused,
             "no-mmio-space",
@@ -189,12 +178,9 @@ fn driver_override(errno: Errno) -> Option<Row> {
 
 fn drivers_probe(errno: Errno) -> Option<Row> {
     Some(match errno {
-        Errno::ENODEV => (
-            NoSuchGpu,
-            "device-gone",
-            "the device is gone",
-            "look again with vgpuctl gpus",
-        ),
+        Errno::ENODEV => {
+            (NoSuchGpu, "device-gone", "the device is gone", "look again with vgpuctl gpus")
+        }
         Errno::EINVAL => (
             KernelRefused,
             "probe-refused",
@@ -219,24 +205,18 @@ fn bind(errno: Errno) -> Option<Row> {
             "the driver does not know this device and no override names it, or the device is gone",
             "set driver_override first",
         ),
-        Errno::EBUSY => (
-            Busy,
-            "already-bound",
-            "a driver is bound to it already",
-            "unbind that one first",
-        ),
+        Errno::EBUSY => {
+            (Busy, "already-bound", "a driver is bound to it already", "unbind that one first")
+        }
         Errno::EAGAIN => (
             Busy,
             "probe-deferred",
             "the driver waits for another one",
             "load what it waits for; see /sys/kernel/debug/devices_deferred",
         ),
-        Errno::ENOENT => (
-            NotSupported,
-            "no-such-driver",
-            "the driver is not loaded",
-            "load it with modprobe",
-        ),
+        Errno::ENOENT => {
+            (NotSupported, "no-such-driver", "the driver is not loaded", "load it with modprobe")
+        }
         _ => return None,
     })
 }
@@ -303,18 +283,12 @@ fn general(errno: Errno) -> Row {
             "the kernel has no such file: the device is gone or its driver does not do this",
             "look again with vgpuctl gpus",
         ),
-        Errno::ENODEV => (
-            NoSuchGpu,
-            "device-gone",
-            "the device is gone",
-            "look again with vgpuctl gpus",
-        ),
-        _ => (
-            KernelRefused,
-            "refused",
-            "the kernel or the driver refused",
-            "its reason is in dmesg",
-        ),
+        Errno::ENODEV => {
+            (NoSuchGpu, "device-gone", "the device is gone", "look again with vgpuctl gpus")
+        }
+        _ => {
+            (KernelRefused, "refused", "the kernel or the driver refused", "its reason is in dmesg")
+        }
     }
 }
 
@@ -327,126 +301,21 @@ mod tests {
     type Case = (&'static str, Errno, bool, bool, ErrorKind, &'static str);
 
     const CASES: &[Case] = &[
-        (
-            "/sys/x/create",
-            Errno::EEXIST,
-            true,
-            true,
-            Busy,
-            "uuid-exists",
-        ),
-        (
-            "/sys/x/create",
-            Errno::EUSERS,
-            true,
-            false,
-            NoCapacity,
-            "no-instances",
-        ),
-        (
-            "/sys/x/create",
-            Errno::ENOSPC,
-            true,
-            false,
-            NoCapacity,
-            "no-space",
-        ),
-        (
-            "/sys/x/create",
-            Errno::EINVAL,
-            true,
-            true,
-            NoCapacity,
-            "driver-rule",
-        ),
-        (
-            "/sys/x/create",
-            Errno::EIO,
-            true,
-            true,
-            NoCapacity,
-            "driver-rule",
-        ),
-        (
-            "/sys/x/create",
-            Errno::EINVAL,
-            true,
-            false,
-            KernelRefused,
-            "driver-refused",
-        ),
-        (
-            "/sys/x/create",
-            Errno::ENODEV,
-            true,
-            true,
-            NoSuchGpu,
-            "parent-going",
-        ),
-        (
-            "/sys/x/remove",
-            Errno::EAGAIN,
-            true,
-            true,
-            Busy,
-            "removal-race",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::ENOENT,
-            false,
-            false,
-            NotSupported,
-            "no-driver",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::ENOENT,
-            true,
-            false,
-            NotSupported,
-            "driver-without-sriov",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::ERANGE,
-            true,
-            false,
-            InvalidArgument,
-            "too-many-functions",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::EBUSY,
-            true,
-            false,
-            Busy,
-            "functions-enabled",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::ENOMEM,
-            true,
-            false,
-            KernelRefused,
-            "no-mmio-space",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::EINVAL,
-            true,
-            false,
-            KernelRefused,
-            "count-refused",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::EIO,
-            true,
-            false,
-            KernelRefused,
-            "enable-failed",
-        ),
+        ("/sys/x/create", Errno::EEXIST, true, true, Busy, "uuid-exists"),
+        ("/sys/x/create", Errno::EUSERS, true, false, NoCapacity, "no-instances"),
+        ("/sys/x/create", Errno::ENOSPC, true, false, NoCapacity, "no-space"),
+        ("/sys/x/create", Errno::EINVAL, true, true, NoCapacity, "driver-rule"),
+        ("/sys/x/create", Errno::EIO, true, true, NoCapacity, "driver-rule"),
+        ("/sys/x/create", Errno::EINVAL, true, false, KernelRefused, "driver-refused"),
+        ("/sys/x/create", Errno::ENODEV, true, true, NoSuchGpu, "parent-going"),
+        ("/sys/x/remove", Errno::EAGAIN, true, true, Busy, "removal-race"),
+        ("/sys/x/sriov_numvfs", Errno::ENOENT, false, false, NotSupported, "no-driver"),
+        ("/sys/x/sriov_numvfs", Errno::ENOENT, true, false, NotSupported, "driver-without-sriov"),
+        ("/sys/x/sriov_numvfs", Errno::ERANGE, true, false, InvalidArgument, "too-many-functions"),
+        ("/sys/x/sriov_numvfs", Errno::EBUSY, true, false, Busy, "functions-enabled"),
+        ("/sys/x/sriov_numvfs", Errno::ENOMEM, true, false, KernelRefused, "no-mmio-space"),
+        ("/sys/x/sriov_numvfs", Errno::EINVAL, true, false, KernelRefused, "count-refused"),
+        ("/sys/x/sriov_numvfs", Errno::EIO, true, false, KernelRefused, "enable-failed"),
         (
             "/sys/x/driver_override",
             Errno::EINVAL,
@@ -455,30 +324,9 @@ mod tests {
             InvalidArgument,
             "driver-name-too-long",
         ),
-        (
-            "/sys/bus/pci/drivers_probe",
-            Errno::ENODEV,
-            true,
-            false,
-            NoSuchGpu,
-            "device-gone",
-        ),
-        (
-            "/sys/bus/pci/drivers_probe",
-            Errno::EINVAL,
-            true,
-            false,
-            KernelRefused,
-            "probe-refused",
-        ),
-        (
-            "/sys/bus/pci/drivers_probe",
-            Errno::EBUSY,
-            true,
-            false,
-            Busy,
-            "probe-busy",
-        ),
+        ("/sys/bus/pci/drivers_probe", Errno::ENODEV, true, false, NoSuchGpu, "device-gone"),
+        ("/sys/bus/pci/drivers_probe", Errno::EINVAL, true, false, KernelRefused, "probe-refused"),
+        ("/sys/bus/pci/drivers_probe", Errno::EBUSY, true, false, Busy, "probe-busy"),
         (
             "/sys/bus/pci/drivers/vfio-pci/bind",
             Errno::ENODEV,
@@ -487,14 +335,7 @@ mod tests {
             KernelRefused,
             "driver-does-not-match",
         ),
-        (
-            "/sys/bus/pci/drivers/vfio-pci/bind",
-            Errno::EBUSY,
-            true,
-            false,
-            Busy,
-            "already-bound",
-        ),
+        ("/sys/bus/pci/drivers/vfio-pci/bind", Errno::EBUSY, true, false, Busy, "already-bound"),
         (
             "/sys/bus/pci/drivers/vfio-pci/unbind",
             Errno::ENODEV,
@@ -504,45 +345,19 @@ mod tests {
             "not-bound",
         ),
         ("/dev/vfio/12", Errno::EBUSY, true, false, Busy, "held"),
-        (
-            "/dev/vfio/12",
-            Errno::EPERM,
-            true,
-            false,
-            NotSupported,
-            "no-iommu",
-        ),
-        (
-            "/sys/x/sriov_numvfs",
-            Errno::EACCES,
-            true,
-            false,
-            KernelRefused,
-            "denied",
-        ),
-        (
-            "/sys/x/whatever",
-            Errno::EPROTO,
-            true,
-            false,
-            KernelRefused,
-            "refused",
-        ),
+        ("/dev/vfio/12", Errno::EPERM, true, false, NotSupported, "no-iommu"),
+        ("/sys/x/sriov_numvfs", Errno::EACCES, true, false, KernelRefused, "denied"),
+        ("/sys/x/whatever", Errno::EPROTO, true, false, KernelRefused, "refused"),
     ];
 
     #[test]
     fn each_errno_has_its_kind_code_cause_and_remedy() {
         for (path, errno, has_driver, has_free_instances, kind, code) in CASES {
-            let context = Context {
-                has_driver: *has_driver,
-                has_free_instances: *has_free_instances,
-            };
+            let context =
+                Context { has_driver: *has_driver, has_free_instances: *has_free_instances };
             let is = explain(path, *errno, context);
             assert_eq!((is.kind, is.code), (*kind, *code), "{path} {errno:?}");
-            assert!(
-                !is.cause.is_empty() && !is.remedy.is_empty(),
-                "{path} {errno:?}"
-            );
+            assert!(!is.cause.is_empty() && !is.remedy.is_empty(), "{path} {errno:?}");
         }
     }
 }

@@ -94,11 +94,7 @@ impl Control {
     }
 
     pub(crate) fn set_progress(&self, done: usize, steps: usize) {
-        self.shared
-            .done
-            .store(u32::try_from(done).unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.shared
-            .steps
-            .store(u32::try_from(steps).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.shared.done.store(u32::try_from(done).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.shared.steps.store(u32::try_from(steps).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 }

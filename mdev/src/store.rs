@@ -59,15 +59,8 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
             .recursive(true)
             .mode(0o700)
             .create(&dir)
-            .map_err(|source| StoreError {
-                action: "cannot make",
-                path: dir.clone(),
-                source,
-            })?;
-        Ok(Self {
-            dir,
-            entries: PhantomData,
-        })
+            .map_err(|source| StoreError { action: "cannot make", path: dir.clone(), source })?;
+        Ok(Self { dir, entries: PhantomData })
     }
 
     /// Reads all entries. A broken file isolates itself.
@@ -75,15 +68,8 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     /// # Errors
     /// When the folder cannot be read.
     pub fn load(&self) -> Result<Loaded<T>, StoreError> {
-        let failed = |source| StoreError {
-            action: "cannot read",
-            path: self.dir.clone(),
-            source,
-        };
-        let mut loaded = Loaded {
-            entries: Vec::new(),
-            broken: Vec::new(),
-        };
+        let failed = |source| StoreError { action: "cannot read", path: self.dir.clone(), source };
+        let mut loaded = Loaded { entries: Vec::new(), broken: Vec::new() };
         for file in fs::read_dir(&self.dir).map_err(failed)? {
             let path = file.map_err(failed)?.path();
             let stem = path.file_stem().and_then(|stem| stem.to_str());
@@ -127,11 +113,7 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
             fs::rename(&temporary, &path)?;
             self.sync()
         };
-        write().map_err(|source| StoreError {
-            action: "cannot write",
-            path: path.clone(),
-            source,
-        })
+        write().map_err(|source| StoreError { action: "cannot write", path: path.clone(), source })
     }
 
     /// Takes an entry away; a missing one is no error.
@@ -141,11 +123,9 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     pub fn remove(&self, uuid: Uuid) -> Result<(), StoreError> {
         let path = self.path(uuid);
         match fs::remove_file(&path).and_then(|()| self.sync()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError {
-                action: "cannot remove",
-                path,
-                source: error,
-            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StoreError { action: "cannot remove", path, source: error })
+            }
             _ => Ok(()),
         }
     }
@@ -169,20 +149,14 @@ mod tests {
         let store = Store::<String>::open(dir.path().join("claims")).unwrap();
         let uuid = Uuid::from_u128(7);
         store.put(uuid, &"kept".to_owned()).unwrap();
-        let bad = dir
-            .path()
-            .join("claims/00000000-0000-0000-0000-000000000009.json");
+        let bad = dir.path().join("claims/00000000-0000-0000-0000-000000000009.json");
         fs::write(&bad, "{").unwrap();
         fs::write(dir.path().join("claims/stray.json"), "\"x\"").unwrap();
         fs::write(dir.path().join("claims/half.new"), "").unwrap();
         let loaded = store.load().unwrap();
         assert_eq!(loaded.entries, [(uuid, "kept".to_owned())]);
         assert_eq!(loaded.broken.len(), 2);
-        assert_eq!(
-            fs::read_to_string(&bad).unwrap(),
-            "{",
-            "a broken file was touched"
-        );
+        assert_eq!(fs::read_to_string(&bad).unwrap(), "{", "a broken file was touched");
         store.remove(uuid).unwrap();
         store.remove(uuid).unwrap();
         assert!(store.load().unwrap().entries.is_empty());

@@ -34,10 +34,7 @@ impl Engine {
         for (gpu, profile) in self.candidates(request, control)? {
             match self.create_on(&gpu, &profile, uuid, request, control) {
                 Ok(()) => {
-                    return Ok(Created {
-                        uuid,
-                        created: true,
-                    });
+                    return Ok(Created { uuid, created: true });
                 }
                 // Somebody else took the last one: the next GPU may have one.
                 Err(error)
@@ -51,12 +48,7 @@ impl Engine {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            Error::new(
-                ErrorKind::NoCapacity,
-                "no-capacity",
-                tried(request),
-                "no GPU has one left",
-            )
+            Error::new(ErrorKind::NoCapacity, "no-capacity", tried(request), "no GPU has one left")
         }))
     }
 
@@ -78,29 +70,18 @@ impl Engine {
             )
             .remedy("choose another UUID"));
         }
-        let profiles = snapshot
-            .gpu(&claim.gpu)
-            .map(|gpu| &gpu.profiles[..])
-            .unwrap_or_default();
-        let same = profiles
-            .iter()
-            .any(|p| p.id == claim.profile && p.is_called(&request.profile))
+        let profiles = snapshot.gpu(&claim.gpu).map(|gpu| &gpu.profiles[..]).unwrap_or_default();
+        let same = profiles.iter().any(|p| p.id == claim.profile && p.is_called(&request.profile))
             && request.gpu.as_ref().is_none_or(|gpu| *gpu == claim.gpu);
         match claim.phase {
             _ if !same => Err(Error::new(
                 ErrorKind::BadState,
                 "uuid-other-profile",
                 tried(request),
-                format!(
-                    "vGPU {uuid} exists with profile {} on GPU {}",
-                    claim.profile, claim.gpu
-                ),
+                format!("vGPU {uuid} exists with profile {} on GPU {}", claim.profile, claim.gpu),
             )
             .remedy("choose another UUID, or remove that vGPU first")),
-            Phase::Active => Ok(Some(Created {
-                uuid,
-                created: false,
-            })),
+            Phase::Active => Ok(Some(Created { uuid, created: false })),
             Phase::Reserved | Phase::Removing => Err(Error::new(
                 ErrorKind::Busy,
                 "vgpu-busy",
@@ -121,10 +102,7 @@ impl Engine {
         if request.enable_vfs {
             let enabled = matching.iter().any(|(_, profile)| profile.available > 0);
             let empty = matching.iter().find(|(_, profile)| {
-                profile
-                    .reason
-                    .as_ref()
-                    .is_some_and(|r| r.code == ReasonCode::NoFunctionsEnabled)
+                profile.reason.as_ref().is_some_and(|r| r.code == ReasonCode::NoFunctionsEnabled)
             });
             if let (false, Some((gpu, profile))) = (enabled, empty) {
                 self.set_vf_count(gpu, profile.total, control)?;
@@ -167,16 +145,13 @@ impl Engine {
         let mut found = Vec::new();
         let mut offered = Vec::new();
         for gpu in gpus {
-            let on_node = request
-                .numa_node
-                .is_none_or(|node| gpu.numa_node == Some(node));
+            let on_node = request.numa_node.is_none_or(|node| gpu.numa_node == Some(node));
             let has_function = request
                 .function
                 .is_none_or(|address| gpu.functions.iter().any(|f| f.address == address));
             if on_node && has_function {
                 found.extend(
-                    gpu.profiles_called(&request.profile)
-                        .map(|p| (gpu.id.clone(), p.clone())),
+                    gpu.profiles_called(&request.profile).map(|p| (gpu.id.clone(), p.clone())),
                 );
             }
             offered.extend(gpu.profiles.iter().cloned());
@@ -200,10 +175,7 @@ impl Engine {
         if !found.is_empty() {
             return Ok(found);
         }
-        if offered
-            .iter()
-            .any(|profile| profile.is_called(&request.profile))
-        {
+        if offered.iter().any(|profile| profile.is_called(&request.profile)) {
             return Err(Error::new(
                 ErrorKind::NoCapacity,
                 "filtered-out",
@@ -225,15 +197,9 @@ impl Engine {
         request: &CreateRequest,
         control: &Control,
     ) -> Result<()> {
-        let tried = format!(
-            "creating vGPU {uuid} of {} on GPU {gpu}",
-            profile.short_name
-        );
+        let tried = format!("creating vGPU {uuid} of {} on GPU {gpu}", profile.short_name);
         let _turn = self.turn(gpu, &tried)?;
-        let facts = self
-            .publisher
-            .facts(gpu)
-            .ok_or_else(|| failure::no_such_gpu(&*tried, gpu))?;
+        let facts = self.publisher.facts(gpu).ok_or_else(|| failure::no_such_gpu(&*tried, gpu))?;
         let prepared = match profile.framework {
             Framework::Mdev => self.prepare_mdev(&facts, profile, uuid, request, &tried)?,
             Framework::Sriov => self.prepare_function(&facts, request, &tried)?,
@@ -256,10 +222,7 @@ impl Engine {
         if request.owner_uid != 0 {
             steps.push(Step {
                 lane: LaneKey::Gpu(gpu.clone()),
-                op: StepOp::GiveNodes {
-                    device: prepared.device,
-                    uid: request.owner_uid,
-                },
+                op: StepOp::GiveNodes { device: prepared.device, uid: request.owner_uid },
                 expect: Expect::Nothing,
                 undo: Vec::new(),
             });
@@ -295,10 +258,7 @@ impl Engine {
     /// Makes the claim active with its device's generation, and publishes.
     fn finish(&self, gpu: &GpuId, uuid: Uuid, parent: Option<&str>) -> Result<()> {
         let activate = |inode: Option<u64>| {
-            let generation = inode.map(|inode| Generation {
-                boot_id: self.boot_id.clone(),
-                inode,
-            });
+            let generation = inode.map(|inode| Generation { boot_id: self.boot_id.clone(), inode });
             self.claims.advance(uuid, Phase::Active, generation)
         };
         let mut done = Ok(());
@@ -309,10 +269,8 @@ impl Engine {
                 });
             }
             None => {
-                let first = self
-                    .claims
-                    .get(uuid)
-                    .and_then(|claim| claim.functions.first().cloned());
+                let first =
+                    self.claims.get(uuid).and_then(|claim| claim.functions.first().cloned());
                 if let Some(first) = first {
                     let lane = LaneKey::Gpu(gpu.clone());
                     let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
@@ -339,11 +297,7 @@ impl Engine {
     ) -> Result<Prepared> {
         let pinned = request.function.map(|address| address.to_string());
         let parent = match &pinned {
-            Some(name) => facts
-                .parents
-                .iter()
-                .find(|p| p.name == *name)
-                .map(|p| p.name.as_str()),
+            Some(name) => facts.parents.iter().find(|p| p.name == *name).map(|p| p.name.as_str()),
             None => mdev::choose_parent(facts, &profile.id),
         };
         let parent = parent.ok_or_else(|| failure::no_such_profile(tried, &[]))?;
@@ -369,19 +323,15 @@ impl Engine {
         let gpu = self.with_view(|view| framework::gpu(facts, view, None, &[]));
         let free = gpu.functions.iter().find(|function| {
             function.state == FunctionState::Free
-                && request
-                    .function
-                    .is_none_or(|pinned| pinned == function.address)
+                && request.function.is_none_or(|pinned| pinned == function.address)
         });
         let Some(free) = free else {
             let cause = match request.function {
                 Some(pinned) => format!("function {pinned} is not free"),
                 None => "no VF is free".to_owned(),
             };
-            return Err(
-                Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
-                    .remedy("see vgpuctl show for what each VF is used for"),
-            );
+            return Err(Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
+                .remedy("see vgpuctl show for what each VF is used for"));
         };
         self.prepare_functions(&[free.address], tried)
     }
@@ -391,19 +341,10 @@ impl Engine {
             return Err(failure::no_such_profile(tried, &[]));
         };
         let obstacle = self.with_view(|view| {
-            if passthrough::allowed(pci, view) {
-                passthrough::obstacle(pci, view)
-            } else {
-                None
-            }
+            if passthrough::allowed(pci, view) { passthrough::obstacle(pci, view) } else { None }
         });
         if let Some(reason) = obstacle {
-            return Err(Error::new(
-                ErrorKind::BadState,
-                reason.code.as_str(),
-                tried,
-                reason.text,
-            ));
+            return Err(Error::new(ErrorKind::BadState, reason.code.as_str(), tried, reason.text));
         }
         let members = passthrough::members(pci);
         for member in &members {
@@ -422,14 +363,10 @@ impl Engine {
             let lane = LaneKey::Function(*address);
             let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
             let device = sriov::device(*address).map_err(path)?;
-            let reads = vec![
-                Read::link("driver"),
-                Read::text("driver_override"),
-                Read::text("modalias"),
-            ];
-            let mut r = reader
-                .read(&device, reads)
-                .map_err(|error| failure::of_scan(tried, error))?;
+            let reads =
+                vec![Read::link("driver"), Read::text("driver_override"), Read::text("modalias")];
+            let mut r =
+                reader.read(&device, reads).map_err(|error| failure::of_scan(tried, error))?;
             let before = ClaimedFunction {
                 address: *address,
                 driver: r.link(),
@@ -444,16 +381,9 @@ impl Engine {
             steps.extend(sriov::plan_bind(&before, &driver).map_err(path)?);
             functions.push(before);
         }
-        let first = addresses
-            .first()
-            .ok_or_else(|| failure::no_such_profile(tried, &[]))?;
+        let first = addresses.first().ok_or_else(|| failure::no_such_profile(tried, &[]))?;
         let device = sriov::device(*first).map_err(path)?;
-        Ok(Prepared {
-            parent: None,
-            functions,
-            device,
-            steps,
-        })
+        Ok(Prepared { parent: None, functions, device, steps })
     }
 
     /// Refuses a device whose DRM, block, input or other nodes a process of the
@@ -512,16 +442,11 @@ fn host_nodes(
         .filter(|name| name.starts_with("card") || name.starts_with("renderD"));
     let mut nodes: Vec<String> = cards.map(|name| format!("dri/{name}")).collect();
     for controller in r.names() {
-        let below = reader
-            .read(device, vec![Read::names(format!("nvme/{controller}"))])?
-            .names();
+        let below = reader.read(device, vec![Read::names(format!("nvme/{controller}"))])?.names();
         nodes.extend(below.into_iter().filter(|name| name.starts_with("nvme")));
         nodes.push(controller);
     }
-    nodes
-        .into_iter()
-        .map(|node| Ok(NodePath::new(node)?))
-        .collect()
+    nodes.into_iter().map(|node| Ok(NodePath::new(node)?)).collect()
 }
 
 fn tried(request: &CreateRequest) -> String {

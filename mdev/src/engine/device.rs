@@ -39,23 +39,15 @@ impl Engine {
             .held_by(holder)
             .remedy("stop the guest that uses it"));
         }
-        let path_of = |kind| {
-            vgpu.nodes
-                .iter()
-                .find(|node| node.kind == kind)
-                .map(|node| &*node.path)
-        };
+        let path_of =
+            |kind| vgpu.nodes.iter().find(|node| node.kind == kind).map(|node| &*node.path);
         let path = |kind| path_of(kind).map(|path| node(path, &tried)).transpose();
         let target = ProbeTarget {
             device: device(&vgpu, &tried)?,
             group: path(NodeKind::Group)?,
             cdev: path(NodeKind::Cdev)?,
         };
-        match self.executor.run(
-            &lane(&vgpu),
-            Op::Probe(target),
-            Deadline::after(PROBE_LIMIT),
-        ) {
+        match self.executor.run(&lane(&vgpu), Op::Probe(target), Deadline::after(PROBE_LIMIT)) {
             Ok(Observed::Probed(report)) => Ok(report),
             Ok(_) => Err(confused(tried)),
             Err(error) => Err(failure::of_op(tried, error)),
@@ -98,11 +90,7 @@ impl Engine {
                 )));
             }
         };
-        match self.executor.run(
-            &lane(&vgpu),
-            Op::OpenVfio { nodes },
-            Deadline::after(READ_LIMIT),
-        ) {
+        match self.executor.run(&lane(&vgpu), Op::OpenVfio { nodes }, Deadline::after(READ_LIMIT)) {
             Ok(Observed::Opened(opened)) => Ok(OpenedDevice {
                 fds: names.iter().copied().zip(opened.fds).collect(),
                 node: path.clone(),
@@ -137,53 +125,27 @@ impl Engine {
                 nodes.push(node(path, &tried)?);
             }
         }
-        let op = Op::Holders(HolderQuery {
-            nodes,
-            pid: Some(pid),
-        });
-        let held = match self
-            .executor
-            .run(&LaneKey::Host, op, Deadline::after(READ_LIMIT))
-        {
+        let op = Op::Holders(HolderQuery { nodes, pid: Some(pid) });
+        let held = match self.executor.run(&LaneKey::Host, op, Deadline::after(READ_LIMIT)) {
             Ok(Observed::Holders(holders)) => holders,
             Ok(_) => return Err(confused(tried)),
             Err(error) => return Err(failure::of_op(tried, error)),
         };
         let holds = |vgpu: &Vgpu| {
-            vgpu.nodes
-                .iter()
-                .any(|node| held.iter().any(|holder| holder.device == node.path))
+            vgpu.nodes.iter().any(|node| held.iter().any(|holder| holder.device == node.path))
         };
-        Ok(snapshot
-            .vgpus()
-            .filter(|vgpu| holds(vgpu))
-            .map(|vgpu| vgpu.uuid)
-            .collect())
+        Ok(snapshot.vgpus().filter(|vgpu| holds(vgpu)).map(|vgpu| vgpu.uuid).collect())
     }
 
     pub(super) fn find_holders(&self, vgpu: &Vgpu, tried: &str) -> Result<Vec<Holder>> {
-        let nodes = vgpu
-            .nodes
-            .iter()
-            .map(|n| node(&n.path, tried))
-            .collect::<Result<Vec<_>>>()?;
+        let nodes = vgpu.nodes.iter().map(|n| node(&n.path, tried)).collect::<Result<Vec<_>>>()?;
         if nodes.is_empty() {
             return Ok(Vec::new());
         }
         let op = Op::Holders(HolderQuery { nodes, pid: None });
-        match self
-            .executor
-            .run(&lane(vgpu), op, Deadline::after(READ_LIMIT))
-        {
+        match self.executor.run(&lane(vgpu), op, Deadline::after(READ_LIMIT)) {
             Ok(Observed::Holders(holders)) => {
-                self.note_use(
-                    vgpu.uuid,
-                    if holders.is_empty() {
-                        InUse::No
-                    } else {
-                        InUse::Yes
-                    },
-                );
+                self.note_use(vgpu.uuid, if holders.is_empty() { InUse::No } else { InUse::Yes });
                 Ok(holders)
             }
             Ok(_) => Err(confused(tried)),
@@ -212,11 +174,7 @@ impl Engine {
                 ErrorKind::BadState,
                 "not-active",
                 tried,
-                format!(
-                    "it is {} and has {} VFIO nodes",
-                    vgpu.state.as_str(),
-                    vgpu.nodes.len()
-                ),
+                format!("it is {} and has {} VFIO nodes", vgpu.state.as_str(), vgpu.nodes.len()),
             )
             .remedy("see vgpuctl show and vgpuctl doctor"));
         }
@@ -231,10 +189,7 @@ impl Engine {
         let mut r = reader
             .read(
                 &device(vgpu, tried)?,
-                vec![
-                    Read::names("iommu_group/devices"),
-                    Read::text("iommu_group/name"),
-                ],
+                vec![Read::names("iommu_group/devices"), Read::text("iommu_group/name")],
             )
             .map_err(|error| failure::of_scan(tried, error))?;
         let members = r.names();
@@ -260,10 +215,8 @@ impl Engine {
                 .and_then(|device| reader.read(&device, vec![Read::text("class")]))
                 .map_err(|error| failure::of_scan(tried, error))?
                 .text();
-            let is_bridge = class
-                .as_deref()
-                .and_then(text::hex)
-                .is_some_and(|class| class >> 16 == 0x06);
+            let is_bridge =
+                class.as_deref().and_then(text::hex).is_some_and(|class| class >> 16 == 0x06);
             if !is_bridge {
                 return Err(Error::new(
                     ErrorKind::NotSupported,

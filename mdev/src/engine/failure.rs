@@ -11,20 +11,12 @@ use crate::{
 };
 
 pub(super) fn no_such_gpu(tried: impl Into<String>, gpu: &GpuId) -> Error {
-    Error::new(
-        ErrorKind::NoSuchGpu,
-        "no-such-gpu",
-        tried,
-        format!("the host has no GPU {gpu}"),
-    )
-    .remedy("see vgpuctl gpus; devices of other classes come in by discovery.add in host.toml")
+    Error::new(ErrorKind::NoSuchGpu, "no-such-gpu", tried, format!("the host has no GPU {gpu}"))
+        .remedy("see vgpuctl gpus; devices of other classes come in by discovery.add in host.toml")
 }
 
 pub(super) fn no_such_profile(tried: impl Into<String>, offered: &[Profile]) -> Error {
-    let names: Vec<&str> = offered
-        .iter()
-        .map(|profile| profile.short_name.as_str())
-        .collect();
+    let names: Vec<&str> = offered.iter().map(|profile| profile.short_name.as_str()).collect();
     let cause = if names.is_empty() {
         "it offers no profile at all; a GPU is offered whole only when passthrough.allow in host.toml names it"
             .to_owned()
@@ -36,13 +28,8 @@ pub(super) fn no_such_profile(tried: impl Into<String>, offered: &[Profile]) -> 
 }
 
 pub(super) fn no_such_vgpu(tried: impl Into<String>) -> Error {
-    Error::new(
-        ErrorKind::NoSuchVgpu,
-        "no-such-vgpu",
-        tried,
-        "there is no such vGPU",
-    )
-    .remedy("see vgpuctl list")
+    Error::new(ErrorKind::NoSuchVgpu, "no-such-vgpu", tried, "there is no such vGPU")
+        .remedy("see vgpuctl list")
 }
 
 pub(super) fn foreign(tried: impl Into<String>, vgpu: &Vgpu) -> Error {
@@ -50,10 +37,7 @@ pub(super) fn foreign(tried: impl Into<String>, vgpu: &Vgpu) -> Error {
         ErrorKind::NotManaged,
         "foreign",
         tried,
-        format!(
-            "vGPU {} was made by someone else, and foreign vGPUs are never touched",
-            vgpu.uuid
-        ),
+        format!("vGPU {} was made by someone else, and foreign vGPUs are never touched", vgpu.uuid),
     )
     .remedy("use the program that made it")
 }
@@ -86,12 +70,7 @@ fn of_op_in(tried: impl Into<String>, error: OpError, context: Context) -> Error
 pub(super) fn of_scan(tried: impl Into<String>, error: ScanError) -> Error {
     match error {
         ScanError::Op(error) => of_op(tried, error),
-        other => Error::new(
-            ErrorKind::KernelRefused,
-            "unreadable",
-            tried,
-            other.to_string(),
-        ),
+        other => Error::new(ErrorKind::KernelRefused, "unreadable", tried, other.to_string()),
     }
 }
 
@@ -119,10 +98,7 @@ fn unmet(tried: String, expected: &Expect, seen: &str) -> Error {
         )
         .at(pf)
         .remedy("the GPU's firmware or driver limits the number; its reason is in dmesg"),
-        Expect::Link {
-            path,
-            name: Some(name),
-        } => fail(
+        Expect::Link { path, name: Some(name) } => fail(
             "driver-did-not-bind",
             format!(
                 "the kernel said success, but {seen}: the driver {name} did not take the device"
@@ -133,12 +109,11 @@ fn unmet(tried: String, expected: &Expect, seen: &str) -> Error {
         Expect::Link { path, .. }
         | Expect::NoLink { path }
         | Expect::Text { path, .. }
-        | Expect::Gone { path } => fail(
-            "kernel-did-less",
-            format!("the kernel said success, but {seen}"),
-        )
-        .at(path)
-        .remedy("its reason is in dmesg"),
+        | Expect::Gone { path } => {
+            fail("kernel-did-less", format!("the kernel said success, but {seen}"))
+                .at(path)
+                .remedy("its reason is in dmesg")
+        }
         Expect::Nothing => fail("kernel-did-less", seen.to_owned()),
     }
 }

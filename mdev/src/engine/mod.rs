@@ -227,17 +227,15 @@ impl Engine {
 
     /// Waits for the turn on a GPU.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
-        self.plans
-            .take(gpu, Deadline::after(TURN_LIMIT))
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Busy,
-                    "gpu-busy",
-                    tried,
-                    format!("other work on GPU {gpu} did not end within {TURN_LIMIT:?}"),
-                )
-                .remedy("try again later")
-            })
+        self.plans.take(gpu, Deadline::after(TURN_LIMIT)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                "gpu-busy",
+                tried,
+                format!("other work on GPU {gpu} did not end within {TURN_LIMIT:?}"),
+            )
+            .remedy("try again later")
+        })
     }
 
     /// Marks a vGPU as worked on until the mark is dropped.

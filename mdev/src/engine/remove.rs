@@ -38,11 +38,7 @@ impl Engine {
             return Err(failure::foreign(tried, vgpu));
         }
         // A forced removal can wait for ever: it takes its vGPU alone.
-        let turn = if options.force {
-            None
-        } else {
-            Some(self.turn(&vgpu.gpu, &tried)?)
-        };
+        let turn = if options.force { None } else { Some(self.turn(&vgpu.gpu, &tried)?) };
         let work = self.work_on(uuid);
         let claim = self.claims.begin_removal(uuid)?;
         let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
@@ -88,12 +84,7 @@ impl Engine {
                 .map_err(|error| failure::of_scan(tried, error))?;
             let (inode, driver) = (r.inode(), r.link());
             // Addresses are used again: what is there now may be another's.
-            if n == 0
-                && claim
-                    .generation
-                    .as_ref()
-                    .is_some_and(|known| Some(known.inode) != inode)
-            {
+            if n == 0 && claim.generation.as_ref().is_some_and(|known| Some(known.inode) != inode) {
                 return Err(Error::new(
                     ErrorKind::BadState,
                     "other-generation",
@@ -118,11 +109,7 @@ impl Engine {
             base_revision: self.snapshot().revision(),
             steps,
         };
-        let limit = if options.force {
-            FORCED_LIMIT
-        } else {
-            WRITE_LIMIT
-        };
+        let limit = if options.force { FORCED_LIMIT } else { WRITE_LIMIT };
         match self.run(&plan, control, limit) {
             Ok(()) => Ok(()),
             // Somebody else was faster: it is gone, as was asked.
@@ -132,10 +119,7 @@ impl Engine {
             Err(failed) => Err(failure::of_plan(
                 tried,
                 failed,
-                Context {
-                    has_driver: true,
-                    has_free_instances: false,
-                },
+                Context { has_driver: true, has_free_instances: false },
             )),
         }
     }
@@ -157,19 +141,13 @@ impl Engine {
         };
         let nodes = vec![super::device::node(&group.path, tried)?];
         let lane = super::device::lane(vgpu);
-        match self
-            .executor
-            .run(&lane, Op::OpenVfio { nodes }, Deadline::after(READ_LIMIT))
-        {
+        match self.executor.run(&lane, Op::OpenVfio { nodes }, Deadline::after(READ_LIMIT)) {
             Ok(opened) => {
                 drop(opened);
                 self.note_use(vgpu.uuid, InUse::No);
                 Ok(())
             }
-            Err(OpError::Kernel {
-                errno: Errno::EBUSY,
-                ..
-            }) => {
+            Err(OpError::Kernel { errno: Errno::EBUSY, .. }) => {
                 let holder = self.find_holders(vgpu, tried)?.into_iter().next();
                 self.note_use(vgpu.uuid, InUse::Yes);
                 Err(match holder {
@@ -179,8 +157,7 @@ impl Engine {
             }
             // The node is gone or has no device: nobody can hold it.
             Err(OpError::Kernel {
-                errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO,
-                ..
+                errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, ..
             }) => Ok(()),
             Err(error) => Err(failure::of_op(tried, error)),
         }
@@ -192,11 +169,7 @@ fn already_gone(cause: &Cause) -> bool {
 }
 
 fn held(vgpu: &Vgpu, tried: &str) -> Error {
-    let node = vgpu
-        .nodes
-        .first()
-        .map(|node| format!("/dev/{}", node.path))
-        .unwrap_or_default();
+    let node = vgpu.nodes.first().map(|node| format!("/dev/{}", node.path)).unwrap_or_default();
     Error::new(ErrorKind::Busy, "held", tried, "a process uses it")
         .at(node)
         .remedy("stop the guest that uses it")

@@ -42,10 +42,7 @@ pub enum Hint {
 
 /// What a uevent is about, if anything of ours.
 pub(super) fn hint_of(event: &KernelEvent, host: &HostFacts, snapshot: &Snapshot) -> Option<Hint> {
-    let mut elements = event
-        .devpath
-        .rsplit('/')
-        .filter(|element| !element.is_empty());
+    let mut elements = event.devpath.rsplit('/').filter(|element| !element.is_empty());
     let device = elements.next()?;
     let above = elements.next();
     let hint_for = |device: &str, above: Option<&str>| {
@@ -73,11 +70,7 @@ pub(super) fn hint_of(event: &KernelEvent, host: &HostFacts, snapshot: &Snapshot
             // A VF that is not known yet, or a device of no interest.
             None => matches!(event.action.as_str(), "add" | "change").then_some(Hint::Host),
         },
-        _ => event
-            .properties
-            .iter()
-            .any(|(key, _)| key == "MDEV_STATE")
-            .then_some(Hint::All),
+        _ => event.properties.iter().any(|(key, _)| key == "MDEV_STATE").then_some(Hint::All),
     }
 }
 
@@ -119,9 +112,7 @@ const WORKERS: usize = 32;
 impl Rescans {
     /// Starts the first worker.
     pub(super) fn start(engine: &Arc<Engine>) {
-        engine
-            .rescans
-            .spawn(engine, &mut lock(&engine.rescans.state));
+        engine.rescans.spawn(engine, &mut lock(&engine.rescans.state));
     }
 
     /// Adds a hint.
@@ -136,12 +127,7 @@ impl Rescans {
                 state.gpus.entry(gpu).or_default().functions.insert(address);
             }
             Hint::Mdev(gpu, parent, uuid) => {
-                state
-                    .gpus
-                    .entry(gpu)
-                    .or_default()
-                    .mdevs
-                    .insert((uuid, parent));
+                state.gpus.entry(gpu).or_default().mdevs.insert((uuid, parent));
             }
         }
         if state.idle > 0 {
@@ -187,10 +173,8 @@ impl Rescans {
                         return;
                     }
                     state.idle += 1;
-                    state = self
-                        .more
-                        .wait(state)
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    state =
+                        self.more.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
                     state.idle -= 1;
                 }
             };
@@ -214,15 +198,9 @@ impl State {
         if (self.all || self.host) && !self.host_busy {
             self.host_busy = true;
             self.host = false;
-            return Some(Work::Host {
-                all: std::mem::take(&mut self.all),
-            });
+            return Some(Work::Host { all: std::mem::take(&mut self.all) });
         }
-        let gpu = self
-            .gpus
-            .keys()
-            .find(|gpu| !self.busy.contains(*gpu))
-            .cloned()?;
+        let gpu = self.gpus.keys().find(|gpu| !self.busy.contains(*gpu)).cloned()?;
         let pending = self.gpus.remove(&gpu)?;
         self.busy.insert(gpu.clone());
         Some(Work::Gpu(gpu, pending))
@@ -235,9 +213,8 @@ impl Engine {
     /// # Errors
     /// When the host cannot be enumerated.
     pub fn rescan(&self) -> Result<()> {
-        let changed = self
-            .enumerate(true)
-            .map_err(|error| failure::of_scan("scanning the host", error))?;
+        let changed =
+            self.enumerate(true).map_err(|error| failure::of_scan("scanning the host", error))?;
         let cores = thread::available_parallelism().map_or(2, usize::from);
         let queue = Mutex::new(changed.into_iter());
         let next = || lock(&queue).next();
@@ -260,9 +237,7 @@ impl Engine {
     fn follow(self: &Arc<Self>, work: &Work) {
         match work {
             Work::Host { all } => match self.enumerate(*all) {
-                Ok(changed) => changed
-                    .into_iter()
-                    .for_each(|gpu| self.hint(Hint::Gpu(gpu))),
+                Ok(changed) => changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu))),
                 Err(error) => tracing::error!("the host could not be enumerated: {error}"),
             },
             Work::Gpu(gpu, Pending { whole: true, .. }) => self.scan_gpu(gpu),
@@ -284,20 +259,12 @@ impl Engine {
         let found = enumerate(reader, &self.config)?;
         let before = self.host.swap(Arc::new(found));
         let now = self.host.load();
-        for gpu in before
-            .gpus
-            .keys()
-            .filter(|gpu| !now.gpus.contains_key(*gpu))
-        {
+        for gpu in before.gpus.keys().filter(|gpu| !now.gpus.contains_key(*gpu)) {
             self.drop_gpu(gpu);
         }
         let functions_of = |host: &HostFacts, gpu: &GpuId| -> Vec<PciAddress> {
             let pf = gpu.pci();
-            host.functions
-                .iter()
-                .filter(|(_, of)| Some(**of) == pf)
-                .map(|(vf, _)| *vf)
-                .collect()
+            host.functions.iter().filter(|(_, of)| Some(**of) == pf).map(|(vf, _)| *vf).collect()
         };
         let drivers_changed = before.drivers != now.drivers;
         Ok(now
@@ -375,10 +342,8 @@ impl Engine {
             Ok(found) => {
                 let mdev = found.first();
                 settle(mdev);
-                if let Some(claim) = self
-                    .claims
-                    .get(uuid)
-                    .filter(|claim| claim.framework == Framework::Mdev)
+                if let Some(claim) =
+                    self.claims.get(uuid).filter(|claim| claim.framework == Framework::Mdev)
                 {
                     self.settle(&claim, mdev.map(|mdev| (mdev.inode, mdev.driver.is_some())));
                 }
@@ -402,10 +367,7 @@ impl Engine {
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
         let mut lost = false;
         for address in addresses {
-            let slot = facts
-                .functions
-                .iter_mut()
-                .find(|function| function.address == *address);
+            let slot = facts.functions.iter_mut().find(|function| function.address == *address);
             match (read_function(reader, *address), slot) {
                 (Ok(Some(new)), Some(old)) => *old = new,
                 (Err(error), _) => return self.unreadable(gpu, &error),
@@ -452,20 +414,11 @@ impl Engine {
                 .as_deref()
                 .is_some_and(|driver| self.with_view(|view| view.is_vfio_driver(driver)))
         };
-        let functions = facts
-            .functions
-            .iter()
-            .map(|f| (f.address, f.inode, vfio(&f.driver)));
-        let pf = facts
-            .pci
-            .iter()
-            .map(|pci| (pci.address, pci.inode, vfio(&pci.driver)));
+        let functions = facts.functions.iter().map(|f| (f.address, f.inode, vfio(&f.driver)));
+        let pf = facts.pci.iter().map(|pci| (pci.address, pci.inode, vfio(&pci.driver)));
         for (address, inode, on_vfio) in functions.chain(pf) {
             if let Some(claim) = self.claims.of_function(address)
-                && claim
-                    .functions
-                    .first()
-                    .is_some_and(|first| first.address == address)
+                && claim.functions.first().is_some_and(|first| first.address == address)
             {
                 self.settle(&claim, Some((inode, on_vfio)));
             }
@@ -477,11 +430,7 @@ impl Engine {
         };
         if facts.pci.is_some() {
             for claim in self.claims.on_gpu(&facts.id) {
-                if claim
-                    .functions
-                    .first()
-                    .is_some_and(|first| !exists(first.address))
-                {
+                if claim.functions.first().is_some_and(|first| !exists(first.address)) {
                     self.settle(&claim, None);
                 }
             }
@@ -495,24 +444,19 @@ impl Engine {
         if lock(&self.at_work).contains(&claim.uuid) {
             return;
         }
-        let generation = |inode| Generation {
-            boot_id: self.boot_id.clone(),
-            inode,
-        };
+        let generation = |inode| Generation { boot_id: self.boot_id.clone(), inode };
         let is_mdev = claim.framework == Framework::Mdev;
         let ended = match (claim.phase, device) {
             (_, None) => true,
-            (Phase::Active, Some((inode, _))) => claim
-                .generation
-                .as_ref()
-                .is_some_and(|known| *known != generation(inode)),
+            (Phase::Active, Some((inode, _))) => {
+                claim.generation.as_ref().is_some_and(|known| *known != generation(inode))
+            }
             // Left by an earlier run of the service, or by a kernel that hung:
             // what exists is ours, and what does not never came to be.
             (Phase::Reserved, Some((inode, bound))) => {
                 if is_mdev || bound {
                     if let Err(error) =
-                        self.claims
-                            .advance(claim.uuid, Phase::Active, Some(generation(inode)))
+                        self.claims.advance(claim.uuid, Phase::Active, Some(generation(inode)))
                     {
                         tracing::error!("{error}");
                     }

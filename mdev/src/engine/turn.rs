@@ -34,28 +34,17 @@ impl Turns {
         let mut queues = self.lock();
         let ticket = queues.next;
         queues.next += 1;
-        queues
-            .by_gpu
-            .entry(gpu.clone())
-            .or_default()
-            .push_back(ticket);
+        queues.by_gpu.entry(gpu.clone()).or_default().push_back(ticket);
         // From here on dropping it leaves the queue, whether it was served or not.
-        let turn = Turn {
-            turns: self,
-            gpu: gpu.clone(),
-            ticket,
-        };
+        let turn = Turn { turns: self, gpu: gpu.clone(), ticket };
         while queues.by_gpu.get(gpu).and_then(VecDeque::front) != Some(&ticket) {
             let left = deadline.left();
             if left.is_zero() {
                 drop(queues);
                 return None;
             }
-            queues = self
-                .moved
-                .wait_timeout(queues, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            queues =
+                self.moved.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(queues);
         Some(turn)
@@ -99,9 +88,7 @@ mod tests {
             for n in 0..3 {
                 let (done, turns, one) = (done.clone(), &turns, &one);
                 scope.spawn(move || {
-                    let _turn = turns
-                        .take(one, Deadline::after(Duration::from_secs(20)))
-                        .unwrap();
+                    let _turn = turns.take(one, Deadline::after(Duration::from_secs(20))).unwrap();
                     done.send(n).unwrap();
                 });
                 // The next one queues only after this one has.

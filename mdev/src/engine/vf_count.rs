@@ -31,10 +31,8 @@ impl Engine {
             return Err(failure::no_such_gpu(tried, gpu));
         };
         let facts = self.publisher.facts(gpu);
-        let Some(pci) = facts
-            .as_ref()
-            .and_then(|facts| facts.pci.as_ref())
-            .filter(|pci| pci.total_vfs > 0)
+        let Some(pci) =
+            facts.as_ref().and_then(|facts| facts.pci.as_ref()).filter(|pci| pci.total_vfs > 0)
         else {
             return Err(Error::new(
                 ErrorKind::NotSupported,
@@ -65,11 +63,7 @@ impl Engine {
                     "{} vGPUs are on the GPU, among them {}{}",
                     snapshot.vgpu_count_of(gpu),
                     vgpu.uuid,
-                    if vgpu.managed {
-                        ""
-                    } else {
-                        ", which is someone else's"
-                    }
+                    if vgpu.managed { "" } else { ", which is someone else's" }
                 ),
             )
             .remedy("remove them first; a count changes only by way of 0"));
@@ -94,22 +88,15 @@ impl Engine {
         }
         let lane = LaneKey::Function(pci.address);
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
-        let functions = facts
-            .as_ref()
-            .map(|facts| &facts.functions[..])
-            .unwrap_or_default();
+        let functions = facts.as_ref().map(|facts| &facts.functions[..]).unwrap_or_default();
         let autoprobe = sriov::device(pci.address)
             .map_err(Into::into)
             .and_then(|device| reader.read(&device, vec![Read::text("sriov_drivers_autoprobe")]))
             .map_err(|error| failure::of_scan(&*tried, error))?
             .text();
-        let steps = sriov::plan_vf_count(
-            pci.address,
-            functions,
-            autoprobe.as_deref() == Some("1"),
-            count,
-        )
-        .map_err(|error| failure::of_scan(&*tried, error.into()))?;
+        let steps =
+            sriov::plan_vf_count(pci.address, functions, autoprobe.as_deref() == Some("1"), count)
+                .map_err(|error| failure::of_scan(&*tried, error.into()))?;
         let plan = Plan {
             id: Uuid::new_v4(),
             purpose: tried.clone(),
@@ -123,10 +110,7 @@ impl Engine {
         // Enumerated as well, so that events of the new VFs find their GPU.
         self.refresh_host();
         self.scan_gpu(gpu);
-        let context = Context {
-            has_driver: pci.driver.is_some(),
-            has_free_instances: false,
-        };
+        let context = Context { has_driver: pci.driver.is_some(), has_free_instances: false };
         result.map_err(|failed| failure::of_plan(tried, failed, context))
     }
 }

@@ -22,10 +22,7 @@ pub fn profiles(facts: &GpuFacts, previous: Option<&Gpu>) -> Vec<Profile> {
     }
     let known = |id: &TypeId| {
         let profiles = previous.map_or(&[][..], |gpu| &gpu.profiles);
-        profiles
-            .iter()
-            .find(|profile| profile.id == *id)
-            .map_or(0, |profile| profile.total)
+        profiles.iter().find(|profile| profile.id == *id).map_or(0, |profile| profile.total)
     };
     offered
         .into_iter()
@@ -68,10 +65,7 @@ pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
         uuid: mdev.uuid,
         name: claim.and_then(|claim| claim.name.clone()),
         gpu: gpu.clone(),
-        profile: mdev
-            .type_id
-            .clone()
-            .or_else(|| claim.map(|claim| claim.profile.clone())),
+        profile: mdev.type_id.clone().or_else(|| claim.map(|claim| claim.profile.clone())),
         framework: Framework::Mdev,
         state,
         addresses: Vec::new(),
@@ -92,16 +86,11 @@ pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
 pub fn choose_parent<'a>(facts: &'a GpuFacts, id: &TypeId) -> Option<&'a str> {
     let offers = |available_only: bool| {
         facts.parents.iter().find(|parent| {
-            parent
-                .types
-                .get(id)
-                .is_some_and(|(_, available)| !available_only || *available > 0)
+            parent.types.get(id).is_some_and(|(_, available)| !available_only || *available > 0)
         })
     };
     // With none left the kernel is asked all the same: its answer is newer.
-    offers(true)
-        .or_else(|| offers(false))
-        .map(|parent| parent.name.as_str())
+    offers(true).or_else(|| offers(false)).map(|parent| parent.name.as_str())
 }
 
 /// The device's directory, below its parent: `/sys/bus/mdev/devices` loses it
@@ -131,10 +120,7 @@ pub fn plan_create(
             path: types.join(&format!("{id}/create"))?,
             value: uuid.to_string(),
         }),
-        expect: Expect::Link {
-            path: device.join("driver")?,
-            name: None,
-        },
+        expect: Expect::Link { path: device.join("driver")?, name: None },
         undo: vec![remove(&device, uuid)?],
     }])
 }
@@ -158,9 +144,6 @@ pub fn plan_remove(parent: &str, uuid: Uuid) -> Result<Vec<Step>, InvalidPath> {
 fn remove(device: &SysPath, uuid: Uuid) -> Result<Undo, InvalidPath> {
     Ok(Undo {
         lane: LaneKey::Mdev(uuid),
-        write: WriteAttr {
-            path: device.join("remove")?,
-            value: "1".into(),
-        },
+        write: WriteAttr { path: device.join("remove")?, value: "1".into() },
     })
 }

@@ -73,19 +73,17 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Ar
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
     let (ids, vendor, model) = match &facts.pci {
-        Some(pci) => (
-            Some(pci.ids),
-            names::vendor(pci.ids.0),
-            names::model(pci.ids, pci.subsystem),
-        ),
+        Some(pci) => {
+            (Some(pci.ids), names::vendor(pci.ids.0), names::model(pci.ids, pci.subsystem))
+        }
         None => (None, "virtual".to_owned(), facts.id.to_string()),
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
         Framework::Mdev => mdev::profiles(facts, previous),
-        Framework::Sriov => sriov::profile(facts, view, &functions, &slug)
-            .into_iter()
-            .collect::<Vec<Profile>>(),
+        Framework::Sriov => {
+            sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
+        }
         Framework::Passthrough => Vec::new(),
     };
     profiles.extend(passthrough::profile(facts, view, &slug));
@@ -101,10 +99,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Ar
         framework,
         state: GpuState::Ready,
         vf_total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
-        vf_count: facts
-            .pci
-            .as_ref()
-            .map_or(0, |pci| pci.functions.len() as u32),
+        vf_count: facts.pci.as_ref().map_or(0, |pci| pci.functions.len() as u32),
         profiles,
         functions,
         problems,
@@ -158,10 +153,7 @@ fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Funct
             let claim = view.claims.of_function(function.address);
             let mut vgpu = claim.as_ref().map(|claim| claim.uuid);
             if vgpu.is_none() {
-                vgpu = vgpus
-                    .iter()
-                    .find(|vgpu| vgpu.parent == name)
-                    .map(|vgpu| vgpu.uuid);
+                vgpu = vgpus.iter().find(|vgpu| vgpu.parent == name).map(|vgpu| vgpu.uuid);
             }
             let state = match &function.driver {
                 _ if vgpu.is_some() => FunctionState::Vgpu,
@@ -174,12 +166,7 @@ fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Funct
             if vgpu.is_none() && state == FunctionState::Vgpu {
                 vgpu = Some(foreign_uuid(&facts.id, &name));
             }
-            Function {
-                address: function.address,
-                driver: function.driver.clone(),
-                state,
-                vgpu,
-            }
+            Function { address: function.address, driver: function.driver.clone(), state, vgpu }
         })
         .collect()
 }
@@ -219,14 +206,10 @@ pub fn foreign_uuid(gpu: &GpuId, function: &str) -> Uuid {
 
 /// The VFIO nodes of a device.
 fn nodes(group: Option<u32>, vfio_device: Option<&str>, has_cdev: bool) -> Vec<Node> {
-    let group = group.map(|n| Node {
-        kind: NodeKind::Group,
-        path: format!("vfio/{n}"),
-    });
-    let cdev = vfio_device.filter(|_| has_cdev).map(|name| Node {
-        kind: NodeKind::Cdev,
-        path: format!("vfio/devices/{name}"),
-    });
+    let group = group.map(|n| Node { kind: NodeKind::Group, path: format!("vfio/{n}") });
+    let cdev = vfio_device
+        .filter(|_| has_cdev)
+        .map(|name| Node { kind: NodeKind::Cdev, path: format!("vfio/devices/{name}") });
     cdev.into_iter().chain(group).collect()
 }
 

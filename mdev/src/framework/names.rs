@@ -17,10 +17,7 @@ pub(super) fn model(ids: (u16, u16), subsystem: (u16, u16)) -> String {
     let known = match (ids, subsystem.1) {
         ((0x10de, 0x25b6), 0x14a9) => Some("A16"),
         ((0x10de, 0x25b6), _) => Some("A2"),
-        _ => MODELS
-            .iter()
-            .find(|(known, _)| *known == ids)
-            .map(|(_, name)| *name),
+        _ => MODELS.iter().find(|(known, _)| *known == ids).map(|(_, name)| *name),
     };
     known.map_or_else(|| format!("{:04x}:{:04x}", ids.0, ids.1), str::to_owned)
 }

@@ -31,9 +31,7 @@ pub fn profile(facts: &GpuFacts, view: View<'_>, slug: &str) -> Option<Profile> 
 /// Whether the administrator allows it.
 pub fn allowed(pci: &PciFacts, view: View<'_>) -> bool {
     let allow = &view.config.passthrough.allow;
-    allow
-        .iter()
-        .any(|s| s.matches(pci.address, pci.ids.0, pci.ids.1, pci.class))
+    allow.iter().any(|s| s.matches(pci.address, pci.ids.0, pci.ids.1, pci.class))
 }
 
 /// What stands against giving a GPU away whole, as far as its facts tell: that
@@ -41,19 +39,13 @@ pub fn allowed(pci: &PciFacts, view: View<'_>) -> bool {
 pub fn obstacle(pci: &PciFacts, view: View<'_>) -> Option<Reason> {
     let why = |code, text: String| Some(Reason { code, text });
     if view.claims.of_function(pci.address).is_some()
-        || pci
-            .driver
-            .as_deref()
-            .is_some_and(|driver| view.is_vfio_driver(driver))
+        || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver))
     {
         why(ReasonCode::Full, "the GPU is given away already".into())
     } else if !pci.functions.is_empty() {
         why(
             ReasonCode::Divided,
-            format!(
-                "the GPU has {} VFs; set them to 0 first",
-                pci.functions.len()
-            ),
+            format!("the GPU has {} VFs; set them to 0 first", pci.functions.len()),
         )
     } else if pci.boot_vga {
         why(
@@ -79,10 +71,7 @@ pub fn obstacle(pci: &PciFacts, view: View<'_>) -> Option<Reason> {
             ),
         )
     } else if !view.drivers.contains(VFIO_PCI) {
-        why(
-            ReasonCode::VfioDriverMissing,
-            "vfio-pci is not loaded; run modprobe vfio-pci".into(),
-        )
+        why(ReasonCode::VfioDriverMissing, "vfio-pci is not loaded; run modprobe vfio-pci".into())
     } else {
         None
     }
@@ -100,19 +89,14 @@ pub fn members(pci: &PciFacts) -> Vec<PciAddress> {
 
 /// A whole GPU as a vGPU: when it is claimed, or on a VFIO driver.
 pub fn vgpu(gpu: &GpuId, pci: &PciFacts, view: View<'_>, slug: &str) -> Option<Vgpu> {
-    let on_vfio = pci
-        .driver
-        .as_deref()
-        .is_some_and(|driver| view.is_vfio_driver(driver));
+    let on_vfio = pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
     let claim = view.claims.of_function(pci.address);
     if claim.is_none() && !on_vfio {
         return None;
     }
     let parent = pci.address.to_string();
     Some(Vgpu {
-        uuid: claim
-            .as_ref()
-            .map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
+        uuid: claim.as_ref().map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
         name: claim.as_ref().and_then(|claim| claim.name.clone()),
         gpu: gpu.clone(),
         profile: format!("{slug}-full").parse().ok(),

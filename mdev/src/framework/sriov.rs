@@ -22,20 +22,11 @@ pub fn profile(
     slug: &str,
 ) -> Option<Profile> {
     let pci = facts.pci.as_ref()?;
-    let free = functions
-        .iter()
-        .filter(|f| f.state == FunctionState::Free)
-        .count() as u32;
-    let by_host = functions
-        .iter()
-        .filter(|f| f.state == FunctionState::UsedByHost)
-        .count();
+    let free = functions.iter().filter(|f| f.state == FunctionState::Free).count() as u32;
+    let by_host = functions.iter().filter(|f| f.state == FunctionState::UsedByHost).count();
     let why = |code, text: String| Some(Reason { code, text });
     let passed_through = view.claims.of_function(pci.address).is_some()
-        || pci
-            .driver
-            .as_deref()
-            .is_some_and(|driver| view.is_vfio_driver(driver));
+        || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
     let reason = if passed_through {
         why(
             ReasonCode::PassedThrough,
@@ -49,10 +40,7 @@ pub fn profile(
                 .into(),
         )
     } else if !view.drivers.contains(VFIO_PCI) {
-        why(
-            ReasonCode::VfioDriverMissing,
-            "vfio-pci is not loaded; run modprobe vfio-pci".into(),
-        )
+        why(ReasonCode::VfioDriverMissing, "vfio-pci is not loaded; run modprobe vfio-pci".into())
     } else if functions.is_empty() {
         why(
             ReasonCode::NoFunctionsEnabled,
@@ -72,10 +60,7 @@ pub fn profile(
     } else if free == 0 {
         why(
             ReasonCode::Full,
-            format!(
-                "all {} VFs carry vGPUs; remove one of them",
-                functions.len()
-            ),
+            format!("all {} VFs carry vGPUs; remove one of them", functions.len()),
         )
     } else {
         None
@@ -97,19 +82,14 @@ pub fn profile(
 
 /// A VF as a vGPU: when it is claimed, or on a VFIO driver.
 pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>, slug: &str) -> Option<Vgpu> {
-    let on_vfio = function
-        .driver
-        .as_deref()
-        .is_some_and(|driver| view.is_vfio_driver(driver));
+    let on_vfio = function.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
     let claim = view.claims.of_function(function.address);
     if claim.is_none() && !on_vfio {
         return None;
     }
     let parent = function.address.to_string();
     Some(Vgpu {
-        uuid: claim
-            .as_ref()
-            .map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
+        uuid: claim.as_ref().map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
         name: claim.as_ref().and_then(|claim| claim.name.clone()),
         gpu: gpu.clone(),
         profile: format!("{slug}-vf").parse().ok(),
@@ -142,13 +122,8 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
         steps.push(Step {
             lane: lane.clone(),
             op: StepOp::Write(unbind(before.address, old)?),
-            expect: Expect::NoLink {
-                path: device.join("driver")?,
-            },
-            undo: vec![Undo {
-                lane: lane.clone(),
-                write: probe(before.address)?,
-            }],
+            expect: Expect::NoLink { path: device.join("driver")? },
+            undo: vec![Undo { lane: lane.clone(), write: probe(before.address)? }],
         });
     }
     steps.push(Step {
@@ -165,14 +140,8 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
         op: StepOp::Write(probe(before.address)?),
         // The store succeeds even when no driver takes the device
         // (drivers/base/bus.c, drivers_probe_store): only the link tells.
-        expect: Expect::Link {
-            path: device.join("driver")?,
-            name: Some(driver.to_owned()),
-        },
-        undo: vec![Undo {
-            lane,
-            write: unbind(before.address, driver)?,
-        }],
+        expect: Expect::Link { path: device.join("driver")?, name: Some(driver.to_owned()) },
+        undo: vec![Undo { lane, write: unbind(before.address, driver)? }],
     });
     Ok(steps)
 }
@@ -193,21 +162,13 @@ pub fn plan_unbind(
         steps.push(Step {
             lane: lane.clone(),
             op: StepOp::Write(unbind(before.address, driver)?),
-            expect: Expect::NoLink {
-                path: device.join("driver")?,
-            },
-            undo: vec![Undo {
-                lane: lane.clone(),
-                write: probe(before.address)?,
-            }],
+            expect: Expect::NoLink { path: device.join("driver")? },
+            undo: vec![Undo { lane: lane.clone(), write: probe(before.address)? }],
         });
     }
     steps.push(Step {
         lane: lane.clone(),
-        op: StepOp::Write(set_override(
-            before.address,
-            before.driver_override.as_deref(),
-        )?),
+        op: StepOp::Write(set_override(before.address, before.driver_override.as_deref())?),
         expect: Expect::Nothing,
         undo: match bound_to {
             Some(driver) => {
@@ -223,10 +184,7 @@ pub fn plan_unbind(
         steps.push(Step {
             lane,
             op: StepOp::Write(probe(before.address)?),
-            expect: Expect::Link {
-                path: device.join("driver")?,
-                name: Some(driver.clone()),
-            },
+            expect: Expect::Link { path: device.join("driver")?, name: Some(driver.clone()) },
             undo: Vec::new(),
         });
     }
@@ -266,33 +224,21 @@ pub fn plan_vf_count(
                 path: device.join("sriov_drivers_autoprobe")?,
                 text: u8::from(on).to_string(),
             },
-            undo: vec![Undo {
-                lane,
-                write: write(!on)?,
-            }],
+            undo: vec![Undo { lane, write: write(!on)? }],
         })
     };
     let set = |count: u32, undo: u32| -> Result<Step, InvalidPath> {
         let write = |count: u32| -> Result<WriteAttr, InvalidPath> {
-            Ok(WriteAttr {
-                path: device.join("sriov_numvfs")?,
-                value: count.to_string(),
-            })
+            Ok(WriteAttr { path: device.join("sriov_numvfs")?, value: count.to_string() })
         };
         Ok(Step {
             lane: LaneKey::Host,
             op: StepOp::Write(write(count)?),
-            expect: Expect::Functions {
-                pf: device.clone(),
-                count,
-            },
+            expect: Expect::Functions { pf: device.clone(), count },
             undo: if undo == count {
                 Vec::new()
             } else {
-                vec![Undo {
-                    lane: LaneKey::Host,
-                    write: write(undo)?,
-                }]
+                vec![Undo { lane: LaneKey::Host, write: write(undo)? }]
             },
         })
     };
@@ -305,11 +251,8 @@ pub fn plan_vf_count(
     }
     for function in functions {
         if let Some(driver) = &function.driver {
-            let before = ClaimedFunction {
-                address: function.address,
-                driver: None,
-                driver_override: None,
-            };
+            let before =
+                ClaimedFunction { address: function.address, driver: None, driver_override: None };
             steps.extend(plan_unbind(&before, Some(driver))?);
         }
     }
@@ -321,10 +264,7 @@ pub fn plan_vf_count(
         steps.push(set(count, 0)?);
         steps.push(Step {
             lane: LaneKey::Gpu(GpuId::Pci(pf)),
-            op: StepOp::OverrideFunctions {
-                pf,
-                driver: VFIO_PCI.into(),
-            },
+            op: StepOp::OverrideFunctions { pf, driver: VFIO_PCI.into() },
             expect: Expect::Nothing,
             undo: Vec::new(),
         });
@@ -356,10 +296,7 @@ pub fn set_override(address: PciAddress, driver: Option<&str>) -> Result<WriteAt
 }
 
 fn probe(address: PciAddress) -> Result<WriteAttr, InvalidPath> {
-    Ok(WriteAttr {
-        path: SysPath::new("bus/pci/drivers_probe")?,
-        value: address.to_string(),
-    })
+    Ok(WriteAttr { path: SysPath::new("bus/pci/drivers_probe")?, value: address.to_string() })
 }
 
 fn unbind(address: PciAddress, driver: &str) -> Result<WriteAttr, InvalidPath> {

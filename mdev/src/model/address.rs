@@ -28,12 +28,7 @@ impl PciAddress {
     /// An address from its parts, or `None` where the device is above 31 or the
     /// function above 7.
     pub fn new(domain: u32, bus: u8, device: u8, function: u8) -> Option<Self> {
-        (device < 32 && function < 8).then_some(Self {
-            domain,
-            bus,
-            device,
-            function,
-        })
+        (device < 32 && function < 8).then_some(Self { domain, bus, device, function })
     }
 
     /// The PCI domain (segment).
@@ -77,12 +72,7 @@ impl PciAddress {
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            domain,
-            bus,
-            device,
-            function,
-        } = self;
+        let Self { domain, bus, device, function } = self;
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
     }
 }
@@ -119,9 +109,7 @@ impl FromStr for PciAddress {
                 u8::try_from(function).ok()?,
             )
         };
-        parse().ok_or_else(|| ParseAddressError {
-            text: text.chars().take(64).collect(),
-        })
+        parse().ok_or_else(|| ParseAddressError { text: text.chars().take(64).collect() })
     }
 }
 
@@ -163,30 +151,17 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_address() {
-        for text in [
-            "",
-            "41:00",
-            "41:00.8",
-            "41:20.0",
-            "0:0:41:00.0",
-            "+41:00.0",
-            "41:00.0/..",
-            "x",
-        ] {
+        for text in
+            ["", "41:00", "41:00.8", "41:20.0", "0:0:41:00.0", "+41:00.0", "41:00.0/..", "x"]
+        {
             assert!(text.parse::<PciAddress>().is_err(), "{text:?} was taken");
         }
     }
 
     #[test]
     fn vfs_carry_into_the_next_bus() {
-        assert_eq!(
-            address("0000:08:00.0").offset_by(4),
-            Some(address("0000:08:00.4"))
-        );
-        assert_eq!(
-            address("0000:08:1f.7").offset_by(1),
-            Some(address("0000:09:00.0"))
-        );
+        assert_eq!(address("0000:08:00.0").offset_by(4), Some(address("0000:08:00.4")));
+        assert_eq!(address("0000:08:1f.7").offset_by(1), Some(address("0000:09:00.0")));
         assert_eq!(address("0000:ff:1f.7").offset_by(1), None);
     }
 

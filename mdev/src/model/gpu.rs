@@ -42,9 +42,7 @@ pub struct Gpu {
 impl Gpu {
     /// The profile that people call `text`; several can share a name.
     pub fn profiles_called<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a Profile> {
-        self.profiles
-            .iter()
-            .filter(move |profile| profile.is_called(text))
+        self.profiles.iter().filter(move |profile| profile.is_called(text))
     }
 }
 

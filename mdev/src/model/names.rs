@@ -19,11 +19,7 @@ pub struct InvalidName {
 
 impl InvalidName {
     fn new(kind: &'static str, text: &str, rule: &'static str) -> Self {
-        Self {
-            kind,
-            text: text.chars().take(64).collect(),
-            rule,
-        }
+        Self { kind, text: text.chars().take(64).collect(), rule }
     }
 }
 
@@ -86,9 +82,7 @@ fn is_element(text: &str) -> bool {
 fn is_vgpu_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
 macro_rules! checked_name {
@@ -222,11 +216,7 @@ impl From<GpuId> for String {
 /// When the text has another form or is the nil UUID.
 pub fn parse_uuid(text: &str) -> Result<Uuid, InvalidName> {
     let wrong = || {
-        InvalidName::new(
-            "UUID",
-            text,
-            "write it as 8-4-4-4-12 hexadecimal digits, not all zero",
-        )
+        InvalidName::new("UUID", text, "write it as 8-4-4-4-12 hexadecimal digits, not all zero")
     };
     if text.len() != 36 {
         return Err(wrong());

@@ -40,9 +40,7 @@ impl Profile {
 
     /// The stable reason code, `ok` when some are available.
     pub fn reason_code(&self) -> &'static str {
-        self.reason
-            .as_ref()
-            .map_or("ok", |reason| reason.code.as_str())
+        self.reason.as_ref().map_or("ok", |reason| reason.code.as_str())
     }
 }
 

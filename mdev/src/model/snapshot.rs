@@ -46,10 +46,12 @@ impl Snapshot {
     /// The vGPUs of one GPU, by UUID.
     pub fn vgpus_of<'a>(&'a self, gpu: &GpuId) -> impl Iterator<Item = &'a Arc<Vgpu>> {
         let members = self.by_gpu.get(gpu);
-        members
-            .into_iter()
-            .flatten()
-            .filter_map(|uuid| self.vgpus.get(uuid))
+        members.into_iter().flatten().filter_map(|uuid| self.vgpus.get(uuid))
+    }
+
+    /// How many GPUs there are.
+    pub fn gpu_count(&self) -> usize {
+        self.gpus.len()
     }
 
     /// How many vGPUs there are.
@@ -98,10 +100,7 @@ impl Snapshot {
             }
             None => Event::VgpuAdded(uuid),
         };
-        self.by_gpu
-            .entry(vgpu.gpu.clone())
-            .or_default()
-            .insert(uuid);
+        self.by_gpu.entry(vgpu.gpu.clone()).or_default().insert(uuid);
         self.vgpus.insert(uuid, Arc::new(vgpu));
         Some(event)
     }

@@ -44,10 +44,5 @@ pub fn read_gpu(
     if pci.is_none() && parents.iter().all(|parent| parent.types.is_empty()) {
         return Ok(None);
     }
-    Ok(Some(GpuFacts {
-        id: id.clone(),
-        pci,
-        parents,
-        functions,
-    }))
+    Ok(Some(GpuFacts { id: id.clone(), pci, parents, functions }))
 }

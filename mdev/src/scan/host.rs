@@ -41,43 +41,29 @@ impl HostFacts {
 /// # Errors
 /// When the host's lane fails.
 pub fn enumerate(reader: Reader<'_>, config: &Config) -> Result<HostFacts, ScanError> {
-    let mut readings = reader.read(
-        &path("bus/pci")?,
-        vec![Read::names("devices"), Read::names("drivers")],
-    )?;
-    let mut devices: Vec<PciAddress> = readings
-        .names()
-        .iter()
-        .filter_map(|name| text::pci_name(name))
-        .collect();
+    let mut readings =
+        reader.read(&path("bus/pci")?, vec![Read::names("devices"), Read::names("drivers")])?;
+    let mut devices: Vec<PciAddress> =
+        readings.names().iter().filter_map(|name| text::pci_name(name)).collect();
     devices.sort_unstable();
     let drivers = readings.names().into_iter().collect();
     // The class exists only once the first parent has registered.
-    let parents = reader
-        .read(&path("class")?, vec![Read::names("mdev_bus")])?
-        .names();
+    let parents = reader.read(&path("class")?, vec![Read::names("mdev_bus")])?.names();
 
     let base = path("bus/pci/devices")?;
-    let links = devices
-        .iter()
-        .map(|device| Read::link(format!("{device}/physfn")))
-        .collect();
+    let links = devices.iter().map(|device| Read::link(format!("{device}/physfn"))).collect();
     let mut links = reader.read(&base, links)?;
     let mut functions = BTreeMap::new();
-    devices.retain(
-        |device| match links.link().as_deref().and_then(text::pci_name) {
-            Some(pf) => {
-                functions.insert(*device, pf);
-                false
-            }
-            None => true,
-        },
-    );
+    devices.retain(|device| match links.link().as_deref().and_then(text::pci_name) {
+        Some(pf) => {
+            functions.insert(*device, pf);
+            false
+        }
+        None => true,
+    });
 
-    let parent_addresses: BTreeSet<PciAddress> = parents
-        .iter()
-        .filter_map(|name| text::pci_name(name))
-        .collect();
+    let parent_addresses: BTreeSet<PciAddress> =
+        parents.iter().filter_map(|name| text::pci_name(name)).collect();
     let mut gpus = BTreeMap::new();
     for address in gpu_addresses(reader, config, devices, &parent_addresses)? {
         gpus.insert(GpuId::Pci(address), Vec::new());
@@ -102,11 +88,7 @@ pub fn enumerate(reader: Reader<'_>, config: &Config) -> Result<HostFacts, ScanE
         listed.sort_by_key(|name| text::pci_name(name));
     }
     functions.retain(|_, pf| gpus.contains_key(&GpuId::Pci(*pf)));
-    Ok(HostFacts {
-        gpus,
-        functions,
-        drivers,
-    })
+    Ok(HostFacts { gpus, functions, drivers })
 }
 
 fn gpu_addresses(
@@ -116,10 +98,7 @@ fn gpu_addresses(
     parents: &BTreeSet<PciAddress>,
 ) -> Result<Vec<PciAddress>, ScanError> {
     let base = path("bus/pci/devices")?;
-    let reads = devices
-        .iter()
-        .map(|device| Read::text(format!("{device}/class")))
-        .collect();
+    let reads = devices.iter().map(|device| Read::text(format!("{device}/class"))).collect();
     let mut classes = reader.read(&base, reads)?;
     let classed: Vec<(PciAddress, u32)> = devices
         .into_iter()
@@ -149,9 +128,7 @@ fn gpu_addresses(
             continue;
         };
         let matches = |selectors: &[crate::config::Selector]| {
-            selectors
-                .iter()
-                .any(|s| s.matches(address, vendor, device, class))
+            selectors.iter().any(|s| s.matches(address, vendor, device, class))
         };
         let wanted =
             is_gpu_class(class) || parents.contains(&address) || matches(&config.discovery.add);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::PciAddress,
-    sys::{Read, SysPath},
+    sys::{Read, ReadBatch, SysPath},
 };
 
 use super::{Reader, Readings, ScanError, path, text};
@@ -112,26 +112,16 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
         total_vfs: r.text().as_deref().and_then(text::count).unwrap_or(0),
         driver: r.link(),
         group: r.link().as_deref().and_then(text::count),
-        group_members: r
-            .names()
-            .iter()
-            .filter_map(|name| text::pci_name(name))
-            .collect(),
+        group_members: r.names().iter().filter_map(|name| text::pci_name(name)).collect(),
         strangers: Vec::new(),
         functions: BTreeMap::new(),
         vfio_device: r.names().into_iter().next(),
         has_cdev: false,
     };
     facts.group_members.sort_unstable();
-    let links: Vec<(u32, String)> = r
-        .names()
-        .into_iter()
-        .filter_map(|name| Some((text::virtfn(&name)?, name)))
-        .collect();
-    let reads = links
-        .iter()
-        .map(|(_, name)| Read::link(name.clone()))
-        .collect();
+    let links: Vec<(u32, String)> =
+        r.names().into_iter().filter_map(|name| Some((text::virtfn(&name)?, name))).collect();
+    let reads = links.iter().map(|(_, name)| Read::link(name.clone())).collect();
     let mut targets = reader.read(&base, reads)?;
     for (number, _) in links {
         if let Some(vf) = targets.link().as_deref().and_then(text::pci_name) {
@@ -173,16 +163,20 @@ fn read_many(
     reader: Reader<'_>,
     addresses: &[PciAddress],
 ) -> Result<Vec<FunctionFacts>, ScanError> {
-    let base = path("bus/pci/devices")?;
-    let mut reads = Vec::with_capacity(addresses.len() * 5);
+    let mut batches = Vec::with_capacity(addresses.len());
     for address in addresses {
-        reads.push(Read::inode(address.to_string()));
-        reads.push(Read::link(format!("{address}/physfn")));
-        reads.push(Read::link(format!("{address}/driver")));
-        reads.push(Read::link(format!("{address}/iommu_group")));
-        reads.push(Read::names(format!("{address}/vfio-dev")));
+        batches.push(ReadBatch {
+            base: device(*address)?,
+            reads: vec![
+                Read::inode(""),
+                Read::link("physfn"),
+                Read::link("driver"),
+                Read::link("iommu_group"),
+                Read::names("vfio-dev"),
+            ],
+        });
     }
-    let mut r = reader.read(&base, reads)?;
+    let mut r = reader.read_each(batches)?;
     let mut found = Vec::with_capacity(addresses.len());
     for address in addresses {
         let inode = r.inode();
@@ -199,16 +193,15 @@ fn read_many(
             found.push(function);
         }
     }
-    let with_vfio = |f: &&mut FunctionFacts| f.vfio_device.is_some();
-    let reads = found
-        .iter()
-        .filter_map(|f| {
-            let name = f.vfio_device.as_ref()?;
-            Some(Read::inode(format!("{}/vfio-dev/{name}/dev", f.address)))
-        })
-        .collect();
-    let mut r = reader.read(&base, reads)?;
-    for function in found.iter_mut().filter(with_vfio) {
+    let mut batches = Vec::new();
+    for function in &found {
+        if let Some(name) = &function.vfio_device {
+            let reads = vec![Read::inode(format!("vfio-dev/{name}/dev"))];
+            batches.push(ReadBatch { base: device(function.address)?, reads });
+        }
+    }
+    let mut r = reader.read_each(batches)?;
+    for function in found.iter_mut().filter(|function| function.vfio_device.is_some()) {
         function.has_cdev = r.inode().is_some();
     }
     Ok(found)
@@ -217,26 +210,13 @@ fn read_many(
 /// The members of a PF's group that are neither of its slot nor bridges.
 fn read_strangers(reader: Reader<'_>, pf: &PciFacts) -> Result<Vec<PciAddress>, ScanError> {
     const BRIDGE: u32 = 0x06;
-    let others: Vec<PciAddress> = pf
-        .group_members
-        .iter()
-        .copied()
-        .filter(|member| !member.same_slot(pf.address))
-        .collect();
-    let reads = others
-        .iter()
-        .map(|member| Read::text(format!("{member}/class")))
-        .collect();
+    let others: Vec<PciAddress> =
+        pf.group_members.iter().copied().filter(|member| !member.same_slot(pf.address)).collect();
+    let reads = others.iter().map(|member| Read::text(format!("{member}/class"))).collect();
     let mut classes = reader.read(&path("bus/pci/devices")?, reads)?;
     Ok(others
         .into_iter()
-        .filter(|_| {
-            classes
-                .text()
-                .as_deref()
-                .and_then(text::hex)
-                .is_none_or(|c| c >> 16 != BRIDGE)
-        })
+        .filter(|_| classes.text().as_deref().and_then(text::hex).is_none_or(|c| c >> 16 != BRIDGE))
         .collect())
 }
 

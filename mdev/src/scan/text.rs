@@ -22,10 +22,7 @@ pub fn pci_id(text: &str) -> Option<u16> {
 /// A decimal count.
 pub fn count(text: &str) -> Option<u32> {
     let digits = text.trim();
-    digits
-        .bytes()
-        .all(|b| b.is_ascii_digit())
-        .then(|| digits.parse().ok())?
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// `numa_node`: -1 means that the kernel does not know.
@@ -44,10 +41,7 @@ pub fn driver_override(text: &str) -> Option<&str> {
 
 /// The VF number of a `virtfn<n>` link.
 pub fn virtfn(name: &str) -> Option<u32> {
-    count(
-        name.strip_prefix("virtfn")
-            .filter(|number| !number.is_empty())?,
-    )
+    count(name.strip_prefix("virtfn").filter(|number| !number.is_empty())?)
 }
 
 /// The UUID of an mdev's directory: the kernel names it in lower case.
@@ -63,9 +57,7 @@ pub fn framebuffer(description: &str) -> u64 {
     const MIB: u64 = 1 << 20;
     let leading = |text: &str| -> Option<u64> {
         let text = text.trim_start();
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         text.get(..end)?.parse().ok()
     };
     let after = |key: &str| {
@@ -93,9 +85,7 @@ pub fn framebuffer(description: &str) -> u64 {
 /// `max_instance=8`.
 pub fn max_instance(description: &str) -> Option<u32> {
     let (_, value) = description.split_once("max_instance=")?;
-    let end = value
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(value.len());
+    let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     count(value.get(..end).filter(|digits| !digits.is_empty())?)
 }
 
@@ -189,10 +179,7 @@ mod tests {
         assert_eq!(framebuffer(grid), 2048 << 20);
         assert_eq!(max_instance(grid), Some(8));
         assert_eq!(framebuffer("virtual display, 4 MB video memory"), 4 << 20);
-        assert_eq!(
-            framebuffer("low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n"),
-            640 << 20
-        );
+        assert_eq!(framebuffer("low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n"), 640 << 20);
         assert_eq!(framebuffer("virtual display, 640x480 framebuffer"), 0);
         assert_eq!(framebuffer(&format!("framebuffer={}M", u64::MAX)), u64::MAX);
     }

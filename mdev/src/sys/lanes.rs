@@ -58,10 +58,7 @@ struct Answer {
 impl<K: Kernel> Lanes<K> {
     /// Lanes over a kernel; each starts with its first operation.
     pub fn new(kernel: Arc<K>) -> Self {
-        Self {
-            kernel,
-            lanes: Arc::default(),
-        }
+        Self { kernel, lanes: Arc::default() }
     }
 
     /// Queues a task on its lane, starting the lane where there is none.
@@ -77,10 +74,7 @@ impl<K: Kernel> Lanes<K> {
                 });
             }
             if state.queue.len() >= QUEUE {
-                return Err(OpError::Overloaded {
-                    what: task.op.to_string(),
-                    lane: key.clone(),
-                });
+                return Err(OpError::Overloaded { what: task.op.to_string(), lane: key.clone() });
             }
             if !state.closed {
                 state.queue.push_back(task);
@@ -89,11 +83,8 @@ impl<K: Kernel> Lanes<K> {
                 return Ok(lane.clone());
             }
         }
-        let lane = Arc::new(Lane {
-            key: key.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-        });
+        let lane =
+            Arc::new(Lane { key: key.clone(), state: Mutex::default(), work: Condvar::new() });
         let what = task.op.to_string();
         task.deadline = Deadline::after(task.deadline.left());
         lock(&lane.state).queue.push_back(task);
@@ -120,11 +111,7 @@ impl<K: Kernel> Executor for Lanes<K> {
     fn run(&self, key: &LaneKey, op: Op, deadline: Deadline) -> Result<Observed, OpError> {
         let started = Instant::now();
         let answer = Arc::new(Answer::default());
-        let task = Task {
-            op: op.clone(),
-            deadline,
-            answer: answer.clone(),
-        };
+        let task = Task { op: op.clone(), deadline, answer: answer.clone() };
         let lane = self.enqueue(key, task)?;
         let mut result = lock(&answer.result);
         loop {
@@ -135,21 +122,14 @@ impl<K: Kernel> Executor for Lanes<K> {
             if left.is_zero() {
                 break;
             }
-            result = answer
-                .ready
-                .wait_timeout(result, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            result =
+                answer.ready.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(result);
         let mut state = lock(&lane.state);
         // Only a task that has started can hang its lane; one that still waits
         // is taken back, so that it never runs after its caller gave up.
-        match state
-            .queue
-            .iter()
-            .position(|task| Arc::ptr_eq(&task.answer, &answer))
-        {
+        match state.queue.iter().position(|task| Arc::ptr_eq(&task.answer, &answer)) {
             Some(waiting) => {
                 state.queue.remove(waiting);
             }
@@ -162,10 +142,7 @@ impl<K: Kernel> Executor for Lanes<K> {
                 }
             }
         }
-        Err(OpError::Deadline {
-            what: op.to_string(),
-            waited: started.elapsed(),
-        })
+        Err(OpError::Deadline { what: op.to_string(), waited: started.elapsed() })
     }
 }
 
@@ -190,20 +167,14 @@ fn work<K: Kernel>(
             let mut state = lock(&lane.state);
             loop {
                 if let Some(task) = state.queue.pop_front() {
-                    state.running = Some(Running {
-                        what: task.op.to_string(),
-                        hung: false,
-                    });
+                    state.running = Some(Running { what: task.op.to_string(), hung: false });
                     break task;
                 }
                 if state.closed {
                     return;
                 }
                 state = match idle {
-                    None => lane
-                        .work
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner),
+                    None => lane.work.wait(state).unwrap_or_else(PoisonError::into_inner),
                     Some(idle) => {
                         let (state, waited) = lane
                             .work
@@ -241,44 +212,40 @@ fn retire(lane: &Arc<Lane>, all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>) -> bool {
         return false;
     }
     state.closed = true;
-    if lanes
-        .get(&lane.key)
-        .is_some_and(|listed| Arc::ptr_eq(listed, lane))
-    {
+    if lanes.get(&lane.key).is_some_and(|listed| Arc::ptr_eq(listed, lane)) {
         lanes.remove(&lane.key);
     }
     true
 }
 
 fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observed, OpError> {
-    let refused = |path: String, errno| OpError::Kernel {
-        what: op.to_string(),
-        path,
-        errno,
-    };
+    let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
     match op {
-        Op::ReadBatch(batch) => Ok(Observed::Read(kernel.read_batch(batch))),
+        Op::ReadBatch(batches) => {
+            let mut readings = Vec::with_capacity(batches.iter().map(|b| b.reads.len()).sum());
+            for batch in batches {
+                readings.extend(kernel.read_batch(batch));
+            }
+            Ok(Observed::Read(readings))
+        }
         Op::WriteAttr(write) => kernel
             .write(&write.path, &write.value)
             .map(|()| Observed::Done)
             .map_err(|errno| refused(write.path.to_string(), errno)),
         Op::OpenVfio { nodes } => nodes
             .iter()
-            .map(|node| {
-                kernel
-                    .open_node(node)
-                    .map_err(|errno| refused(node.to_string(), errno))
-            })
+            .map(|node| kernel.open_node(node).map_err(|errno| refused(node.to_string(), errno)))
             .collect::<Result<_, _>>()
             .map(|fds| Observed::Opened(Opened { fds })),
-        Op::Probe(target) => kernel
-            .probe(target, deadline.left())
-            .map(Observed::Probed)
-            .map_err(|failure| OpError::Probe {
-                what: op.to_string(),
-                message: failure.message,
-                errno: failure.errno,
-            }),
+        Op::Probe(target) => {
+            kernel.probe(target, deadline.left()).map(Observed::Probed).map_err(|failure| {
+                OpError::Probe {
+                    what: op.to_string(),
+                    message: failure.message,
+                    errno: failure.errno,
+                }
+            })
+        }
         Op::Chown { node, uid } => kernel
             .chown(node, *uid)
             .map(|()| Observed::Done)

@@ -63,10 +63,7 @@ impl Deadline {
     /// So long from now.
     pub fn after(duration: Duration) -> Self {
         let now = Instant::now();
-        Self(
-            now.checked_add(duration)
-                .unwrap_or_else(|| now + Duration::from_secs(86_400)),
-        )
+        Self(now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(86_400)))
     }
 
     /// The time that is left, zero when it has passed.
@@ -83,8 +80,8 @@ impl Deadline {
 /// One operation on the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Reads many things below one directory; a missing one is no error.
-    ReadBatch(ReadBatch),
+    /// Reads many things below some directories; a missing one is no error.
+    ReadBatch(Vec<ReadBatch>),
     /// Writes one attribute.
     WriteAttr(WriteAttr),
     /// Opens nodes below `/dev`, all or none.
@@ -115,7 +112,10 @@ pub enum Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReadBatch(batch) => write!(f, "reading {}", batch.base),
+            Self::ReadBatch(batches) => match batches.first() {
+                Some(first) => write!(f, "reading {}", first.base),
+                None => f.write_str("reading nothing"),
+            },
             Self::WriteAttr(write) => {
                 write!(f, "writing {:?} to {}", write.value.trim_end(), write.path)
             }
@@ -156,34 +156,22 @@ pub struct Read {
 impl Read {
     /// The text of an attribute.
     pub fn text(path: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            path: path.into(),
-            kind: ReadKind::Text,
-        }
+        Self { path: path.into(), kind: ReadKind::Text }
     }
 
     /// The last element of a link's target.
     pub fn link(path: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            path: path.into(),
-            kind: ReadKind::Link,
-        }
+        Self { path: path.into(), kind: ReadKind::Link }
     }
 
     /// The names in a directory.
     pub fn names(path: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            path: path.into(),
-            kind: ReadKind::Names,
-        }
+        Self { path: path.into(), kind: ReadKind::Names }
     }
 
     /// The inode of a directory.
     pub fn inode(path: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            path: path.into(),
-            kind: ReadKind::Inode,
-        }
+        Self { path: path.into(), kind: ReadKind::Inode }
     }
 }
 
@@ -333,7 +321,7 @@ pub struct Opened {
 /// What an operation gave.
 #[derive(Debug)]
 pub enum Observed {
-    /// Of [`Op::ReadBatch`]: one for each read, in order.
+    /// Of [`Op::ReadBatch`]: one for each read, in order, batch after batch.
     Read(Vec<Reading>),
     /// Of [`Op::WriteAttr`] and [`Op::Chown`].
     Done,
@@ -411,9 +399,6 @@ impl OpError {
 
     /// Whether the kernel hangs.
     pub fn is_stuck(&self) -> bool {
-        matches!(
-            self,
-            Self::Deadline { .. } | Self::Stuck { .. } | Self::Overloaded { .. }
-        )
+        matches!(self, Self::Deadline { .. } | Self::Stuck { .. } | Self::Overloaded { .. })
     }
 }

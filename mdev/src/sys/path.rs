@@ -25,10 +25,7 @@ impl SysPath {
         let path = path.into();
         match fault(&path) {
             None => Ok(Self(path)),
-            Some(why) => Err(InvalidPath {
-                path: path.chars().take(256).collect(),
-                why,
-            }),
+            Some(why) => Err(InvalidPath { path: path.chars().take(256).collect(), why }),
         }
     }
 
@@ -102,10 +99,7 @@ fn fault(path: &str) -> Option<&'static str> {
         Some("it is longer than 4000 bytes")
     } else if path.chars().any(char::is_control) {
         Some("it holds a control character")
-    } else if path
-        .split('/')
-        .any(|element| matches!(element, "" | "." | ".."))
-    {
+    } else if path.split('/').any(|element| matches!(element, "" | "." | "..")) {
         Some("it has an empty, '.' or '..' element")
     } else {
         None
@@ -119,16 +113,7 @@ mod tests {
     #[test]
     fn stays_below_its_root() {
         assert!(SysPath::new("bus/pci/devices/0000:41:00.0/driver").is_ok());
-        for path in [
-            "",
-            "/etc/passwd",
-            "a//b",
-            "a/../b",
-            "..",
-            "a/.",
-            "a\nb",
-            "a\0b",
-        ] {
+        for path in ["", "/etc/passwd", "a//b", "a/../b", "..", "a/.", "a\nb", "a\0b"] {
             assert!(SysPath::new(path).is_err(), "{path:?} was taken");
             assert!(NodePath::new(path).is_err(), "{path:?} was taken");
         }

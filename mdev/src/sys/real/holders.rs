@@ -29,7 +29,7 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
     let mut numbers = Vec::with_capacity(query.nodes.len());
     for node in &query.nodes {
         match dev.char_device(node.as_str()) {
-            Ok((_, number)) => numbers.push(number),
+            Ok((_, number)) => numbers.push((number, node.as_str())),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => {}
             Err(errno) => return Err(errno),
         }
@@ -65,7 +65,8 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
 
 struct Scan<'a> {
     proc: &'a Root,
-    numbers: Vec<(u32, u32)>,
+    /// The device number of each node that was asked for.
+    numbers: Vec<((u32, u32), &'a str)>,
     found: Vec<Holder>,
     /// A process that would not be looked at: nobody found then proves nothing.
     refused: Option<Errno>,
@@ -92,26 +93,27 @@ impl Scan<'_> {
                 ControlFlow::Break(())
             }
         })?;
-        let Some(node) = node else { return Ok(None) };
+        let Some((device, node)) = node else {
+            return Ok(None);
+        };
         let mut comm = [0; 64];
         let length = read(open("comm", OFlag::O_RDONLY)?, &mut comm)?;
         let command = String::from_utf8_lossy(comm.get(..length).unwrap_or_default());
         Ok(Some(Holder {
             pid,
             command: command.trim_end_matches('\n').to_owned(),
+            device,
             node,
         }))
     }
 
-    /// The node's name as the process sees it, when descriptor `fd` is one of
-    /// the nodes.
-    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Option<String> {
+    /// The node as it was asked for and as the process sees it, when descriptor
+    /// `fd` is one of the nodes.
+    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Option<(String, String)> {
         let number = raw::char_device(fds, fd).ok()??;
-        if !self.numbers.contains(&number) {
-            return None;
-        }
+        let (_, device) = self.numbers.iter().find(|(known, _)| *known == number)?;
         let name = readlinkat(fds, fd).unwrap_or_default();
-        Some(name.to_string_lossy().into_owned())
+        Some(((*device).to_owned(), name.to_string_lossy().into_owned()))
     }
 }
 

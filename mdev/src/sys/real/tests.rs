@@ -371,6 +371,7 @@ fn holders_are_found_by_number_whatever_the_name() {
     let holder = Holder {
         pid: opener.0.id(),
         command: "sh".into(),
+        device: "vfio/3".into(),
         node: elsewhere.to_str().unwrap().into(),
     };
     assert_eq!(
