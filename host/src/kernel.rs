@@ -65,7 +65,7 @@ impl Events {
         self.with_engine(|engine| engine.hint(Hint::All));
     }
 
-    fn with_engine(&self, tell: impl FnOnce(&Engine)) {
+    fn with_engine(&self, tell: impl FnOnce(&Arc<Engine>)) {
         // Noted first: whoever sets the engine either is seen here or sees it.
         if self.0.engine.get().is_none() {
             self.0.missed.store(true, Ordering::SeqCst);

@@ -8,40 +8,12 @@ use std::collections::HashMap;
 
 use zbus::{OwnedFd, OwnedObjectPath, OwnedVariant, Variant, proxy};
 
+use crate::wire::{GpuEntry, HolderEntry, ProfileEntry, ProfileFacts, VgpuEntry};
+
 /// Options of a call by name.
 pub type Options<'a> = HashMap<&'a str, Variant<'a>>;
 /// Facts by name, as the service answers them.
 pub type Facts = HashMap<String, OwnedVariant>;
-/// A row of [`ManagerProxy::list_gpus`]: id, vendor, model, framework, driver,
-/// state, VFs enabled, VFs at most, number of vGPUs.
-pub type GpuRow = (
-    String,
-    String,
-    String,
-    String,
-    String,
-    String,
-    u32,
-    u32,
-    u32,
-);
-/// A row of [`ManagerProxy::list_profiles`]: GPU, type id, full name, short
-/// name, framework, framebuffer in bytes, total, available, reason code.
-pub type ProfileRow = (
-    String,
-    String,
-    String,
-    String,
-    String,
-    u64,
-    u32,
-    u32,
-    String,
-);
-/// A row of [`ManagerProxy::list_vgpus`]: UUID, name, short profile name, state,
-/// GPU, owner's uid, flags (1 managed).
-pub type VgpuRow = (String, String, String, String, String, u32, u32);
-
 /// The host as a whole.
 #[proxy(
     interface = "org.vgpu.Host1.Manager",
@@ -68,13 +40,13 @@ pub trait Manager {
     fn get_vgpu_by_pid(&self, pid: u32) -> zbus::Result<OwnedObjectPath>;
 
     /// All GPUs.
-    fn list_gpus(&self) -> zbus::Result<Vec<GpuRow>>;
+    fn list_gpus(&self) -> zbus::Result<Vec<GpuEntry<'static>>>;
 
     /// The profiles that pass the filter.
-    fn list_profiles(&self, filter: &Options<'_>) -> zbus::Result<Vec<ProfileRow>>;
+    fn list_profiles(&self, filter: &Options<'_>) -> zbus::Result<Vec<ProfileEntry<'static>>>;
 
     /// The vGPUs that pass the filter.
-    fn list_vgpus(&self, filter: &Options<'_>) -> zbus::Result<Vec<VgpuRow>>;
+    fn list_vgpus(&self, filter: &Options<'_>) -> zbus::Result<Vec<VgpuEntry<'static>>>;
 
     /// Looks at the whole host again.
     fn rescan(&self) -> zbus::Result<()>;
@@ -154,7 +126,7 @@ pub trait Gpu {
 
     /// Type id to full name, short name, framebuffer in bytes, total.
     #[zbus(property)]
-    fn profiles(&self) -> zbus::Result<HashMap<String, (String, String, u64, u32)>>;
+    fn profiles(&self) -> zbus::Result<HashMap<String, ProfileFacts>>;
 
     /// Type id to number available and reason code.
     #[zbus(property)]
@@ -185,9 +157,9 @@ pub trait Vgpu {
     fn open_device(&self, options: &Options<'_>)
     -> zbus::Result<(HashMap<String, OwnedFd>, Facts)>;
 
-    /// The processes that have its node open: pid, command, node.
+    /// The processes that have its node open.
     #[zbus(allow_interactive_auth)]
-    fn get_holders(&self) -> zbus::Result<Vec<(u32, String, String)>>;
+    fn get_holders(&self) -> zbus::Result<Vec<HolderEntry>>;
 
     /// Its UUID.
     #[zbus(property(emits_changed_signal = "const"))]

@@ -41,15 +41,9 @@ impl Bus {
             .spawn()
             .expect("dbus-daemon is needed for this test");
         let mut address = String::new();
-        BufReader::new(daemon.stdout.take().unwrap())
-            .read_line(&mut address)
-            .unwrap();
+        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut address).unwrap();
         assert!(address.starts_with("unix:"), "dbus-daemon said {address:?}");
-        Self {
-            address: address.trim_end().to_owned(),
-            daemon,
-            _dir: dir,
-        }
+        Self { address: address.trim_end().to_owned(), daemon, _dir: dir }
     }
 }
 

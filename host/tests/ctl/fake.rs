@@ -23,7 +23,8 @@ pub(crate) type Answer = Box<dyn Fn(&Message) -> Vec<Message> + Send>;
 
 /// A running service; it ends with the test.
 pub(crate) struct Fake {
-    pub bus: Bus,
+    /// Outlives the service where a test keeps it.
+    pub bus: Arc<Bus>,
     calls: Arc<Mutex<Vec<String>>>,
     called: Mutex<mpsc::Receiver<String>>,
     emit: tokio::sync::mpsc::UnboundedSender<Message>,
@@ -34,7 +35,7 @@ impl Fake {
     /// Starts it on a bus of its own, with the answers to some members; others
     /// are unknown methods.
     pub(crate) fn start(answers: Vec<(&'static str, Answer)>) -> Self {
-        let bus = Bus::start();
+        let bus = Arc::new(Bus::start());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let (tell, called) = mpsc::channel();
         let (emit, mut to_emit) = tokio::sync::mpsc::unbounded_channel::<Message>();
@@ -62,11 +63,7 @@ impl Fake {
                 log.lock().unwrap().push(member.clone());
                 let messages = match answers.get(member.as_str()) {
                     Some(answer) => answer(&call),
-                    None => vec![error(
-                        &call,
-                        "org.freedesktop.DBus.Error.UnknownMethod",
-                        &member,
-                    )],
+                    None => vec![error(&call, "org.freedesktop.DBus.Error.UnknownMethod", &member)],
                 };
                 for message in messages {
                     connection.send(&message).await.unwrap();
@@ -83,13 +80,7 @@ impl Fake {
         };
         let thread = Some(std::thread::spawn(run));
         is_ready.recv().unwrap();
-        Self {
-            bus,
-            calls,
-            called: Mutex::new(called),
-            emit,
-            thread,
-        }
+        Self { bus, calls, called: Mutex::new(called), emit, thread }
     }
 
     /// The members that were called, in order.
@@ -114,10 +105,7 @@ impl Drop for Fake {
         let (closed, _) = tokio::sync::mpsc::unbounded_channel();
         self.emit = closed;
         let ended = self.thread.take().unwrap().join();
-        assert!(
-            ended.is_ok() || std::thread::panicking(),
-            "the service panicked"
-        );
+        assert!(ended.is_ok() || std::thread::panicking(), "the service panicked");
     }
 }
 
@@ -129,9 +117,7 @@ pub(crate) fn reply<B: serde::Serialize + zbus::DynamicType>(call: &Message, bod
 /// An error as the service sends it: text and details.
 pub(crate) fn error(call: &Message, name: &str, text: &str) -> Message {
     let details: HashMap<&str, Variant<'_>> = HashMap::from([("Code", Variant::from("some-code"))]);
-    Message::error(&call.header(), name.to_owned())
-        .build(&(text, details))
-        .unwrap()
+    Message::error(&call.header(), name.to_owned()).build(&(text, details)).unwrap()
 }
 
 /// Always the same error.

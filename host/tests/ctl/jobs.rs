@@ -31,10 +31,8 @@ fn uuid() -> Answer {
 
 #[test]
 fn create_waits_for_its_job() {
-    let fake = Fake::start(vec![
-        ("CreateVgpu", create_ending("done", HashMap::new())),
-        ("Get", uuid()),
-    ]);
+    let fake =
+        Fake::start(vec![("CreateVgpu", create_ending("done", HashMap::new())), ("Get", uuid())]);
     let output = run(&fake, &["create", "a40-2q"]);
     assert_eq!(said(&output), (0, &*format!("{UUID}\n"), ""));
 }
@@ -44,10 +42,7 @@ fn create_that_is_done_at_once_waits_for_nothing() {
     let done = answer((path(VGPU), false, path("/")));
     let fake = Fake::start(vec![("CreateVgpu", done), ("Get", uuid())]);
     let output = run(&fake, &["create", "a40-2q", "--uuid", UUID]);
-    assert_eq!(
-        said(&output),
-        (0, &*format!("{UUID}\n"), "it was there already\n")
-    );
+    assert_eq!(said(&output), (0, &*format!("{UUID}\n"), "it was there already\n"));
     assert_eq!(fake.calls(), ["CreateVgpu", "Get"]);
 }
 
@@ -55,31 +50,19 @@ fn create_that_is_done_at_once_waits_for_nothing() {
 fn a_failed_job_is_a_failed_call() {
     let details = HashMap::from([
         ("Error", Variant::from("org.vgpu.Host1.Error.Stuck")),
-        (
-            "Message",
-            Variant::from("removing the VF (x): the kernel hangs"),
-        ),
+        ("Message", Variant::from("removing the VF (x): the kernel hangs")),
     ]);
     let fake = Fake::start(vec![("CreateVgpu", create_ending("failed", details))]);
     let output = run(&fake, &["create", "a40-2q"]);
-    assert_eq!(
-        said(&output),
-        (9, "", "vgpuctl: removing the VF (x): the kernel hangs\n")
-    );
+    assert_eq!(said(&output), (9, "", "vgpuctl: removing the VF (x): the kernel hangs\n"));
 }
 
 #[test]
 fn no_wait_prints_the_job() {
     let fake = Fake::start(vec![("CreateVgpu", create_running())]);
-    assert_eq!(
-        said(&run(&fake, &["create", "x", "--no-wait"])),
-        (0, &*format!("{JOB}\n"), "")
-    );
+    assert_eq!(said(&run(&fake, &["create", "x", "--no-wait"])), (0, &*format!("{JOB}\n"), ""));
     let json = format!("{{\n  \"job\": \"{JOB}\"\n}}\n");
-    assert_eq!(
-        said(&run(&fake, &["create", "x", "--no-wait", "--json"])),
-        (0, &*json, "")
-    );
+    assert_eq!(said(&run(&fake, &["create", "x", "--no-wait", "--json"])), (0, &*json, ""));
 }
 
 #[test]
@@ -88,17 +71,9 @@ fn ctrl_c_cancels_the_job() {
         Box::new(|call| vec![reply(call, &()), job_removed("cancelled", &HashMap::new())]);
     let fake = Fake::start(vec![("CreateVgpu", create_running()), ("Cancel", cancel)]);
     let mut command = vgpuctl(&fake.bus.address, &["create", "a40-2q"]);
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     fake.wait_for("CreateVgpu");
-    kill(
-        Pid::from_raw(i32::try_from(child.id()).unwrap()),
-        Signal::SIGINT,
-    )
-    .unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
     let (code, out, err) = said(&output);
     assert_eq!((code, out), (130, ""));

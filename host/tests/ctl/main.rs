@@ -18,23 +18,11 @@ use std::process::{Command, Output, Stdio};
 use bus::Bus;
 use fake::{Fake, answer, refuse};
 
-type Vgpus = Vec<(
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    u32,
-    u32,
-)>;
+type Vgpus = Vec<(&'static str, &'static str, &'static str, &'static str, &'static str, u32, u32)>;
 
 fn vgpuctl(address: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vgpuctl"));
-    command
-        .args(["--bus", address])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env_remove("VGPU_BUS");
+    command.args(["--bus", address]).args(arguments).stdin(Stdio::null()).env_remove("VGPU_BUS");
     command
 }
 
@@ -45,33 +33,13 @@ fn run(fake: &Fake, arguments: &[&str]) -> Output {
 /// Exit code, standard output and standard error.
 fn said(output: &Output) -> (i32, &str, &str) {
     let text = |bytes| std::str::from_utf8(bytes).unwrap();
-    (
-        output.status.code().unwrap(),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 fn two_vgpus() -> Vgpus {
     vec![
-        (
-            fake::UUID,
-            "guest-1",
-            "a40-2q",
-            "active",
-            "0000:41:00.0",
-            1000,
-            1,
-        ),
-        (
-            "a5ab8e3a-5b53-4ab9-9e08-bd5ee8a5b0ad",
-            "",
-            "",
-            "removing\u{1b}[2J",
-            "mtty",
-            0,
-            0,
-        ),
+        (fake::UUID, "guest-1", "a40-2q", "active", "0000:41:00.0", 1000, 1),
+        ("a5ab8e3a-5b53-4ab9-9e08-bd5ee8a5b0ad", "", "", "removing\u{1b}[2J", "mtty", 0, 0),
     ]
 }
 
@@ -127,10 +95,7 @@ fn filters_reach_the_service() {
         vec![fake::reply(call, &(Vgpus::new(),))]
     });
     let fake = Fake::start(vec![("ListVgpus", check)]);
-    let output = run(
-        &fake,
-        &["list", "--gpu", "41:00.0", "--owner-uid", "7", "--foreign"],
-    );
+    let output = run(&fake, &["list", "--gpu", "41:00.0", "--owner-uid", "7", "--foreign"]);
     assert_eq!(said(&output).0, 0);
 }
 
@@ -146,18 +111,12 @@ fn errors_are_said_as_they_are_and_have_their_exit_code() {
         ("org.freedesktop.DBus.Error.InvalidArgs", 2),
         ("org.freedesktop.DBus.Error.Failed", 1),
     ] {
-        let fake = Fake::start(vec![(
-            "GetVgpu",
-            refuse(name, "tried this (path: EBUSY): cause; remedy"),
-        )]);
+        let fake =
+            Fake::start(vec![("GetVgpu", refuse(name, "tried this (path: EBUSY): cause; remedy"))]);
         let output = run(&fake, &["remove", "guest-1"]);
         assert_eq!(
             said(&output),
-            (
-                code,
-                "",
-                "vgpuctl: tried this (path: EBUSY): cause; remedy\n"
-            ),
+            (code, "", "vgpuctl: tried this (path: EBUSY): cause; remedy\n"),
             "{name}"
         );
     }
@@ -175,21 +134,13 @@ fn without_the_service_it_says_how_to_start_it() {
     let output = vgpuctl(&bus.address, &["list"]).output().unwrap();
     let (code, out, err) = said(&output);
     assert_eq!((code, out), (7, ""));
-    assert!(
-        err.starts_with("vgpuctl: vgpu-hostd does not answer: "),
-        "{err}"
-    );
-    assert!(
-        err.ends_with(&format!("; start it: vgpu-hostd --bus {}\n", bus.address)),
-        "{err}"
-    );
+    assert!(err.starts_with("vgpuctl: vgpu-hostd does not answer: "), "{err}");
+    assert!(err.ends_with(&format!("; start it: vgpu-hostd --bus {}\n", bus.address)), "{err}");
 }
 
 #[test]
 fn without_a_bus_it_names_the_address() {
-    let output = vgpuctl("unix:path=/nowhere/bus", &["list"])
-        .output()
-        .unwrap();
+    let output = vgpuctl("unix:path=/nowhere/bus", &["list"]).output().unwrap();
     let (code, _, err) = said(&output);
     assert_eq!(code, 7);
     assert!(err.contains("/nowhere/bus"), "{err}");
@@ -200,27 +151,14 @@ fn a_reader_that_goes_away_is_no_failure() {
     let fake = Fake::start(vec![("ListVgpus", answer((two_vgpus(),)))]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = vgpuctl(&fake.bus.address, &["list"])
-        .stdout(writer)
-        .output()
-        .unwrap();
+    let output = vgpuctl(&fake.bus.address, &["list"]).stdout(writer).output().unwrap();
     assert_eq!(said(&output), (0, "", ""));
 }
 
 #[test]
 fn doctor_shows_what_the_service_finds_wrong() {
     type Problems = Vec<(&'static str, &'static str)>;
-    let gpus = vec![(
-        "0000:41:00.0",
-        "NVIDIA",
-        "A40",
-        "mdev",
-        "",
-        "ready",
-        0_u32,
-        0_u32,
-        0_u32,
-    )];
+    let gpus = vec![("0000:41:00.0", "NVIDIA", "A40", "mdev", "", "ready", 0_u32, 0_u32, 0_u32)];
     let get: fake::Answer = Box::new(|call| {
         let body = call.body();
         let (_, name): (String, String) = body.deserialize().unwrap();
@@ -228,10 +166,8 @@ fn doctor_shows_what_the_service_finds_wrong() {
             "Version" => fake::reply(call, &zbus::Variant::from("0.1.0")),
             "Simulated" => fake::reply(call, &zbus::Variant::from(true)),
             "Problems" => {
-                let problems: Problems = vec![(
-                    "driver-missing",
-                    "no driver is bound; install the vGPU driver",
-                )];
+                let problems: Problems =
+                    vec![("driver-missing", "no driver is bound; install the vGPU driver")];
                 fake::reply(call, &zbus::Variant::new(problems))
             }
             other => panic!("{other} was read"),
@@ -245,15 +181,9 @@ fn doctor_shows_what_the_service_finds_wrong() {
     let output = run(&fake, &["doctor", "--json"]);
     let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     let of = |name: &str| checks.iter().find(|check| check["check"] == name).unwrap();
-    assert_eq!(
-        of("service")["finding"],
-        "vgpu-hostd 0.1.0 answers, on a simulated kernel"
-    );
+    assert_eq!(of("service")["finding"], "vgpu-hostd 0.1.0 answers, on a simulated kernel");
     assert_eq!(of("gpus")["status"], "ok");
-    assert_eq!(
-        of("gpu")["finding"],
-        "0000:41:00.0: no driver is bound (driver-missing)"
-    );
+    assert_eq!(of("gpu")["finding"], "0000:41:00.0: no driver is bound (driver-missing)");
     assert_eq!(of("gpu")["remedy"], "install the vGPU driver");
     let fails = checks.iter().any(|check| check["status"] == "fail");
     assert_eq!(output.status.code(), Some(i32::from(fails)));

@@ -23,19 +23,11 @@ fn version() -> crate::fake::Answer {
 /// A monitor that watches already.
 fn start(fake: &Fake, arguments: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut command = vgpuctl(&fake.bus.address, arguments);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "watching vgpu-hostd 0.1.0; Ctrl-C ends it\n");
-    let lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     (child, lines)
 }
 
@@ -45,25 +37,15 @@ fn emit_all(fake: &Fake) {
         ("Nodes", Variant::new(vec![("group", "/dev/vfio/7")])),
     ]);
     let none: HashMap<&str, Variant<'_>> = HashMap::new();
-    let interfaces = HashMap::from([
-        ("org.vgpu.Host1.Vgpu", facts),
-        ("org.freedesktop.DBus.Peer", none),
-    ]);
+    let interfaces =
+        HashMap::from([("org.vgpu.Host1.Vgpu", facts), ("org.freedesktop.DBus.Peer", none)]);
     let added = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesAdded");
     fake.emit(added.build(&(path(VGPU), interfaces)).unwrap());
     let changed = Message::signal(VGPU, "org.freedesktop.DBus.Properties", "PropertiesChanged");
     let facts = HashMap::from([("OwnerUid", Variant::from(7_u32))]);
-    fake.emit(
-        changed
-            .build(&("org.vgpu.Host1.Vgpu", facts, Vec::<String>::new()))
-            .unwrap(),
-    );
+    fake.emit(changed.build(&("org.vgpu.Host1.Vgpu", facts, Vec::<String>::new())).unwrap());
     let removed = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesRemoved");
-    fake.emit(
-        removed
-            .build(&(path(VGPU), vec!["org.vgpu.Host1.Vgpu"]))
-            .unwrap(),
-    );
+    fake.emit(removed.build(&(path(VGPU), vec!["org.vgpu.Host1.Vgpu"])).unwrap());
     let new = Message::signal("/org/vgpu/Host1", "org.vgpu.Host1.Manager", "JobNew");
     fake.emit(new.build(&(1_u32, path(JOB))).unwrap());
     let details = HashMap::from([("Error", Variant::from("org.vgpu.Host1.Error.Busy"))]);
@@ -75,10 +57,8 @@ fn monitor_prints_one_object_a_line() {
     let fake = Fake::start(vec![("Get", version())]);
     let (mut child, lines) = start(&fake, &["monitor", "--json"]);
     emit_all(&fake);
-    let events: Vec<Value> = lines
-        .take(5)
-        .map(|line| serde_json::from_str(&line).unwrap())
-        .collect();
+    let events: Vec<Value> =
+        lines.take(5).map(|line| serde_json::from_str(&line).unwrap()).collect();
     let facts = json!({ "uuid": UUID, "nodes": [["group", "/dev/vfio/7"]] });
     assert_eq!(
         events,
@@ -113,8 +93,10 @@ fn monitor_tells_of_the_service_and_ends_with_the_bus() {
     for line in wanted {
         assert_eq!(lines.next().unwrap(), line);
     }
+    let bus = fake.bus.clone();
     drop(fake);
     assert_eq!(lines.next().unwrap(), "service  stopped");
+    drop(bus);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(7));
 }

@@ -32,11 +32,7 @@ pub(crate) enum Kind {
 impl Interface {
     /// Reads the XML, taking each comment for the element after it.
     pub(crate) fn parse(xml: &str) -> Self {
-        let mut interface = Self {
-            name: String::new(),
-            text: String::new(),
-            members: Vec::new(),
-        };
+        let mut interface = Self { name: String::new(), text: String::new(), members: Vec::new() };
         let mut comment = String::new();
         let mut reader = Reader::from_str(xml);
         loop {
@@ -51,9 +47,7 @@ impl Interface {
             };
             let attribute = |name: &str| {
                 let found = tag.try_get_attribute(name).unwrap();
-                found
-                    .map(|found| found.value.into_owned())
-                    .unwrap_or_default()
+                found.map(|found| found.value.into_owned()).unwrap_or_default()
             };
             let kind = match tag.name().as_ref() {
                 "interface" => {
@@ -68,30 +62,15 @@ impl Interface {
                     let member = interface.members.last_mut().unwrap();
                     let argument = format!("{} {}", attribute("type"), attribute("name"));
                     let out = attribute("direction") == "out";
-                    if out {
-                        &mut member.outs
-                    } else {
-                        &mut member.ins
-                    }
-                    .push(argument);
+                    if out { &mut member.outs } else { &mut member.ins }.push(argument);
                     continue;
                 }
                 _ => continue,
             };
-            let ins = if kind == Kind::Property {
-                vec![attribute("type")]
-            } else {
-                Vec::new()
-            };
+            let ins = if kind == Kind::Property { vec![attribute("type")] } else { Vec::new() };
             let text = std::mem::take(&mut comment);
             let (name, outs) = (attribute("name"), Vec::new());
-            interface.members.push(Member {
-                kind,
-                name,
-                text,
-                ins,
-                outs,
-            });
+            interface.members.push(Member { kind, name, text, ins, outs });
         }
     }
 }
@@ -117,22 +96,13 @@ impl Member {
 pub(crate) fn page(interfaces: &[Interface]) -> String {
     let mut page = include_str!("org.vgpu.Host1.5.head").to_owned();
     for interface in interfaces {
-        let _ = writeln!(
-            page,
-            ".SH {}\n{}",
-            interface.name.to_uppercase(),
-            escape(&interface.text)
-        );
-        for (kind, heading) in [
-            (Kind::Method, "Methods"),
-            (Kind::Signal, "Signals"),
-            (Kind::Property, "Properties"),
-        ] {
-            let members: Vec<_> = interface
-                .members
-                .iter()
-                .filter(|member| member.kind == kind)
-                .collect();
+        let _ =
+            writeln!(page, ".SH {}\n{}", interface.name.to_uppercase(), escape(&interface.text));
+        for (kind, heading) in
+            [(Kind::Method, "Methods"), (Kind::Signal, "Signals"), (Kind::Property, "Properties")]
+        {
+            let members: Vec<_> =
+                interface.members.iter().filter(|member| member.kind == kind).collect();
             if members.is_empty() {
                 continue;
             }
@@ -141,9 +111,7 @@ pub(crate) fn page(interfaces: &[Interface]) -> String {
                 let _ = writeln!(
                     page,
                     ".TP\n{}",
-                    escape(&member.shape())
-                        .replace("\\efB", "\\fB")
-                        .replace("\\efR", "\\fR")
+                    escape(&member.shape()).replace("\\efB", "\\fB").replace("\\efR", "\\fR")
                 );
                 if !member.text.is_empty() {
                     let _ = writeln!(page, "{}", escape(&member.text));

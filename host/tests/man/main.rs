@@ -22,9 +22,7 @@ const INTERFACES: [&str; 4] = [
 ];
 
 fn page(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("man")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("man").join(name)
 }
 
 /// Compares a page with what it should be, or writes it.
@@ -37,10 +35,7 @@ fn compare(name: &str, wanted: &str) {
     if found == wanted {
         return;
     }
-    let differs = found
-        .lines()
-        .zip(wanted.lines())
-        .position(|(found, wanted)| found != wanted);
+    let differs = found.lines().zip(wanted.lines()).position(|(found, wanted)| found != wanted);
     let line = differs.unwrap_or_else(|| found.lines().count().min(wanted.lines().count()));
     panic!(
         "{name} is out of date from line {}; run VGPU_UPDATE_MAN=1 cargo test -p vgpu-host --test man\n  has   {:?}\n  wants {:?}",
@@ -52,10 +47,7 @@ fn compare(name: &str, wanted: &str) {
 
 #[test]
 fn the_page_of_vgpuctl_is_that_of_its_arguments() {
-    let output = Command::new(env!("CARGO_BIN_EXE_vgpuctl"))
-        .arg("man")
-        .output()
-        .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_vgpuctl")).arg("man").output().unwrap();
     assert!(output.status.success());
     compare("vgpuctl.1", &String::from_utf8(output.stdout).unwrap());
 }
@@ -65,12 +57,7 @@ fn the_page_of_the_bus_is_the_contract() {
     let interfaces = INTERFACES.map(Interface::parse);
     for (interface, xml) in interfaces.iter().zip(INTERFACES) {
         let tags = ["<method ", "<signal ", "<property "].map(|tag| xml.matches(tag).count());
-        assert_eq!(
-            interface.members.len(),
-            tags.iter().sum::<usize>(),
-            "{}",
-            interface.name
-        );
+        assert_eq!(interface.members.len(), tags.iter().sum::<usize>(), "{}", interface.name);
     }
     for member in interfaces.iter().flat_map(|interface| &interface.members) {
         let said = !member.text.is_empty() || member.kind == contract::Kind::Property;

@@ -110,18 +110,11 @@ async fn the_job_proxy_is_the_xml() {
 #[tokio::test]
 async fn the_peer_refuses_what_the_xml_does_not_have() {
     let xml = include_str!("../../interfaces/org.vgpu.Host1.Job.xml");
-    let changed = xml
-        .replace("name=\"Cancel\"", "name=\"Stop\"")
-        .replace("type=\"d\"", "type=\"u\"");
+    let changed =
+        xml.replace("name=\"Cancel\"", "name=\"Stop\"").replace("type=\"d\"", "type=\"u\"");
     let (_peer, client): (Peer, _) = connect(&changed).await;
     let job = proxy!(JobProxy, client);
-    assert!(
-        job.cancel().await.is_err(),
-        "a member that is not there was taken"
-    );
-    assert!(
-        job.progress().await.is_err(),
-        "a value of another type was taken"
-    );
+    assert!(job.cancel().await.is_err(), "a member that is not there was taken");
+    assert!(job.progress().await.is_err(), "a value of another type was taken");
     assert!(job.operation().await.is_ok());
 }

@@ -80,29 +80,12 @@ pub(crate) async fn connect(xml: &str) -> (Peer, Connection) {
     let contract = Arc::new(Contract::parse(xml));
     let used = Arc::new(Mutex::new(BTreeSet::new()));
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let server = Builder::unix_stream(ours)
-        .server(zbus::Guid::generate())
-        .p2p()
-        .build();
+    let server = Builder::unix_stream(ours).server(zbus::Guid::generate()).p2p().build();
     let client = Builder::unix_stream(theirs).p2p().build();
-    let (server, client) = futures_util::future::try_join(server, client)
-        .await
-        .unwrap();
+    let (server, client) = futures_util::future::try_join(server, client).await.unwrap();
     let calls = MessageStream::from(&server);
-    tokio::spawn(answer(
-        server.clone(),
-        calls,
-        contract.clone(),
-        used.clone(),
-    ));
-    (
-        Peer {
-            contract,
-            used,
-            server,
-        },
-        client,
-    )
+    tokio::spawn(answer(server.clone(), calls, contract.clone(), used.clone()));
+    (Peer { contract, used, server }, client)
 }
 
 impl Peer {
@@ -111,10 +94,7 @@ impl Peer {
         for (name, arguments) in &self.contract.signals {
             let interface = self.contract.interface.as_str();
             let signal = Message::signal(path, interface, name.as_str());
-            self.server
-                .send(&with_body(signal, arguments))
-                .await
-                .unwrap();
+            self.server.send(&with_body(signal, arguments)).await.unwrap();
         }
     }
 
@@ -122,10 +102,8 @@ impl Peer {
     /// signals are the XML's.
     pub(crate) fn assert_all_was_used(&self, signals: &[&str]) {
         let methods = self.contract.methods.keys();
-        let all: BTreeSet<String> = methods
-            .chain(self.contract.properties.keys())
-            .cloned()
-            .collect();
+        let all: BTreeSet<String> =
+            methods.chain(self.contract.properties.keys()).cloned().collect();
         assert!(!all.is_empty());
         assert_eq!(*self.used.lock().unwrap(), all);
         assert!(self.contract.signals.keys().eq(signals), "signals differ");
@@ -165,23 +143,15 @@ fn reply_to(call: &Message, contract: &Contract) -> Result<(String, Message), St
     if interface == "org.freedesktop.DBus.Properties" {
         let body = call.body();
         let (of, name): (String, String) = body.deserialize().map_err(|error| error.to_string())?;
-        let signature = contract
-            .properties
-            .get(&name)
-            .filter(|_| of == contract.interface);
+        let signature = contract.properties.get(&name).filter(|_| of == contract.interface);
         let signature = signature.ok_or_else(|| format!("no property {of}.{name}"))?;
         return Ok((name, reply.build(&value(signature)).unwrap()));
     }
-    let arguments = contract
-        .methods
-        .get(&member)
-        .filter(|_| interface == contract.interface);
+    let arguments = contract.methods.get(&member).filter(|_| interface == contract.interface);
     let (ins, outs) = arguments.ok_or_else(|| format!("no method {interface}.{member}"))?;
     let (sent, wanted) = (header.signature().to_string_no_parens(), concat(ins));
     if sent != wanted {
-        return Err(format!(
-            "{member} was called with {sent:?}, the XML has {wanted:?}"
-        ));
+        return Err(format!("{member} was called with {sent:?}, the XML has {wanted:?}"));
     }
     Ok((member, with_body(reply, outs)))
 }
@@ -216,9 +186,9 @@ fn value(signature: &Signature) -> Variant<'static> {
         Signature::Str => "text".into(),
         Signature::ObjectPath => ObjectPath::try_from("/a/path").unwrap().into(),
         Signature::Variant => Variant::Variant(Box::new(1_u32.into())),
-        Signature::Fd => Variant::Fd(zbus::Fd::Owned(
-            std::io::stderr().as_fd().try_clone_to_owned().unwrap(),
-        )),
+        Signature::Fd => {
+            Variant::Fd(zbus::Fd::Owned(std::io::stderr().as_fd().try_clone_to_owned().unwrap()))
+        }
         Signature::Array(child) => {
             let mut array = Array::new(child.signature());
             array.append(value(child.signature())).unwrap();
@@ -226,8 +196,7 @@ fn value(signature: &Signature) -> Variant<'static> {
         }
         Signature::Dict { key, value: child } => {
             let mut dict = Dict::new(key.signature(), child.signature());
-            dict.append(value(key.signature()), value(child.signature()))
-                .unwrap();
+            dict.append(value(key.signature()), value(child.signature())).unwrap();
             dict.into()
         }
         Signature::Structure(fields) => structure(fields.iter()).into(),

@@ -11,12 +11,7 @@ use clap_complete::Shell;
 /// named by its type id (nvidia-558), full name (NVIDIA A40-2Q) or short name
 /// (a40-2q).
 #[derive(Debug, Parser)]
-#[command(
-    name = "vgpuctl",
-    version,
-    propagate_version = false,
-    disable_help_subcommand = true
-)]
+#[command(name = "vgpuctl", version, propagate_version = false, disable_help_subcommand = true)]
 pub(crate) struct Args {
     /// Print JSON: one value, or for monitor one object a line
     #[arg(long, global = true)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use vgpu_host_api::names::option;
 use zbus::{OwnedObjectPath, Variant};
 
 use crate::{
@@ -53,26 +54,25 @@ pub(crate) async fn create(service: &Service, output: &Output, create: &Create) 
 fn options(create: &Create) -> HashMap<&str, Variant<'_>> {
     let mut options = HashMap::new();
     let texts = [
-        ("gpu", &create.gpu),
-        ("uuid", &create.uuid),
-        ("name", &create.name),
-        ("function", &create.function),
+        (option::GPU, &create.gpu),
+        (option::UUID, &create.uuid),
+        (option::NAME, &create.name),
+        (option::FUNCTION, &create.function),
     ];
     for (key, text) in texts {
         if let Some(text) = text {
             options.insert(key, Variant::from(text.as_str()));
         }
     }
-    for (key, number) in [
-        ("owner-uid", create.owner_uid),
-        ("numa-node", create.numa_node),
-    ] {
+    for (key, number) in
+        [(option::OWNER_UID, create.owner_uid), (option::NUMA_NODE, create.numa_node)]
+    {
         if let Some(number) = number {
             options.insert(key, Variant::from(number));
         }
     }
     if create.enable_vfs {
-        options.insert("enable-vfs", Variant::from(true));
+        options.insert(option::ENABLE_VFS, Variant::from(true));
     }
     options
 }
@@ -86,11 +86,8 @@ pub(crate) async fn remove(
     wait: Wait,
 ) -> Result<()> {
     let vgpu = service.vgpu(vgpu).await?;
-    let options = if force {
-        HashMap::from([("force", Variant::from(true))])
-    } else {
-        HashMap::new()
-    };
+    let options =
+        if force { HashMap::from([(option::FORCE, Variant::from(true))]) } else { HashMap::new() };
     let call = async { Ok(((), vgpu.remove(&options).await?)) };
     end(output, finish(service, wait, call).await?)
 }
@@ -122,7 +119,5 @@ fn end(output: &Output, outcome: Outcome<()>) -> Result<()> {
 }
 
 fn running(output: &Output, job: OwnedObjectPath) -> Result<()> {
-    output.print(&Running { job }, |running| {
-        format!("{}\n", running.job.as_str())
-    })
+    output.print(&Running { job }, |running| format!("{}\n", running.job.as_str()))
 }

@@ -2,6 +2,8 @@
 
 use std::{io, process::ExitCode};
 
+use vgpu_host_api::error::{self, standard};
+
 /// The result of a command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -23,36 +25,18 @@ pub(crate) enum Code {
 /// Each exit code with its meaning, as the manual page has them.
 pub(crate) const MEANINGS: [(u8, &str); 11] = [
     (0, "Done."),
-    (
-        Code::Other as u8,
-        "It failed for another reason; for doctor: a check failed.",
-    ),
-    (
-        Code::Usage as u8,
-        "The command line, or a value on it, makes no sense.",
-    ),
-    (
-        Code::NoSuchThing as u8,
-        "There is no such GPU, profile or vGPU.",
-    ),
-    (
-        Code::NoCapacity as u8,
-        "Nothing of that profile is available.",
-    ),
+    (Code::Other as u8, "It failed for another reason; for doctor: a check failed."),
+    (Code::Usage as u8, "The command line, or a value on it, makes no sense."),
+    (Code::NoSuchThing as u8, "There is no such GPU, profile or vGPU."),
+    (Code::NoCapacity as u8, "Nothing of that profile is available."),
     (Code::Busy as u8, "Somebody uses it or is working on it."),
     (Code::NotAuthorised as u8, "The caller may not do this."),
-    (
-        Code::Unreachable as u8,
-        "The service, or the bus, does not answer.",
-    ),
+    (Code::Unreachable as u8, "The service, or the bus, does not answer."),
     (
         Code::NotPossible as u8,
         "The thing is in no state for this, does not do it, or belongs to someone else.",
     ),
-    (
-        Code::Kernel as u8,
-        "The kernel refused, hangs, or did less than it said.",
-    ),
+    (Code::Kernel as u8, "The kernel refused, hangs, or did less than it said."),
     (Code::Cancelled as u8, "It was cancelled; all was undone."),
 ];
 
@@ -69,10 +53,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self::Said {
-            code,
-            message: message.into(),
-        }
+        Self::Said { code, message: message.into() }
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Self {
@@ -116,37 +97,26 @@ impl From<io::Error> for Failure {
 }
 
 fn code_of(name: &str) -> Code {
-    if let Some(ours) = name.strip_prefix("org.vgpu.Host1.Error.") {
-        return match ours {
-            "NoSuchGpu" | "NoSuchProfile" | "NoSuchVgpu" => Code::NoSuchThing,
-            "NoCapacity" => Code::NoCapacity,
-            "Busy" => Code::Busy,
-            "BadState" | "NotManaged" | "NotSupported" => Code::NotPossible,
-            "KernelRefused" | "Stuck" | "RolledBack" | "Degraded" => Code::Kernel,
-            "Cancelled" => Code::Cancelled,
-            _ => Code::Other,
-        };
-    }
-    match name.strip_prefix("org.freedesktop.DBus.Error.") {
-        Some("InvalidArgs") => Code::Usage,
-        Some("UnknownObject") => Code::NoSuchThing,
-        Some("AccessDenied" | "AuthFailed" | "InteractiveAuthorizationRequired") => {
+    match name {
+        error::NO_SUCH_GPU | error::NO_SUCH_PROFILE | error::NO_SUCH_VGPU => Code::NoSuchThing,
+        error::NO_CAPACITY => Code::NoCapacity,
+        error::BUSY => Code::Busy,
+        error::BAD_STATE | error::NOT_MANAGED | error::NOT_SUPPORTED => Code::NotPossible,
+        error::KERNEL_REFUSED | error::STUCK | error::ROLLED_BACK | error::DEGRADED => Code::Kernel,
+        error::CANCELLED => Code::Cancelled,
+        standard::INVALID_ARGS => Code::Usage,
+        standard::UNKNOWN_OBJECT => Code::NoSuchThing,
+        standard::ACCESS_DENIED | standard::INTERACTIVE_AUTHORIZATION_REQUIRED => {
             Code::NotAuthorised
         }
-        Some(
-            "ServiceUnknown"
-            | "NameHasNoOwner"
-            | "NoReply"
-            | "NoServer"
-            | "Disconnected"
-            | "Timeout"
-            | "TimedOut"
-            | "Spawn.Failed"
-            | "Spawn.ChildExited"
-            | "Spawn.ExecFailed"
-            | "Spawn.ServiceNotFound",
-        ) => Code::Unreachable,
-        _ => Code::Other,
+        _ => match name.strip_prefix("org.freedesktop.DBus.Error.") {
+            // Of the bus, when nobody is there to answer.
+            Some("ServiceUnknown" | "NameHasNoOwner" | "NoReply" | "Disconnected" | "TimedOut") => {
+                Code::Unreachable
+            }
+            Some(spawn) if spawn.starts_with("Spawn.") => Code::Unreachable,
+            _ => Code::Other,
+        },
     }
 }
 
@@ -172,10 +142,7 @@ mod tests {
             ("org.vgpu.Host1.Error.Cancelled", 130),
             ("org.freedesktop.DBus.Error.InvalidArgs", 2),
             ("org.freedesktop.DBus.Error.AccessDenied", 6),
-            (
-                "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
-                6,
-            ),
+            ("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", 6),
             ("org.freedesktop.DBus.Error.ServiceUnknown", 7),
             ("org.freedesktop.DBus.Error.LimitsExceeded", 1),
         ] {

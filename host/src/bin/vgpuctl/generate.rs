@@ -29,10 +29,7 @@ pub(crate) fn man() -> Result<()> {
     page.render_options_section(&mut body)?;
     text.push_str(&String::from_utf8_lossy(&body));
     text.push_str(".SH COMMANDS\n");
-    for command in command
-        .get_subcommands()
-        .filter(|command| !command.is_hide_set())
-    {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_command(&mut text, command);
     }
     text.push_str(".SH EXIT STATUS\n");
@@ -44,27 +41,13 @@ pub(crate) fn man() -> Result<()> {
 }
 
 fn write_command(text: &mut String, command: &Command) {
-    let arguments = command
-        .get_positionals()
-        .filter(|argument| !argument.is_hide_set());
-    let arguments: String = arguments
-        .map(|argument| format!(" \\fI{}\\fR", escape(&shown(argument))))
-        .collect();
-    let options: Vec<&Arg> = command
-        .get_opts()
-        .chain(flags(command))
-        .filter(|option| !is_common(option))
-        .collect();
-    let more = if options.is_empty() {
-        ""
-    } else {
-        " [\\fIoptions\\fR]"
-    };
-    let _ = writeln!(
-        text,
-        ".SS \"vgpuctl {}{arguments}{more}\"",
-        escape(command.get_name())
-    );
+    let arguments = command.get_positionals().filter(|argument| !argument.is_hide_set());
+    let arguments: String =
+        arguments.map(|argument| format!(" \\fI{}\\fR", escape(&shown(argument)))).collect();
+    let options: Vec<&Arg> =
+        command.get_opts().chain(flags(command)).filter(|option| !is_common(option)).collect();
+    let more = if options.is_empty() { "" } else { " [\\fIoptions\\fR]" };
+    let _ = writeln!(text, ".SS \"vgpuctl {}{arguments}{more}\"", escape(command.get_name()));
     let about = command.get_long_about().or(command.get_about());
     if let Some(about) = about {
         let about = about.to_string();
@@ -79,16 +62,8 @@ fn write_command(text: &mut String, command: &Command) {
             true => format!(" \\fI{}\\fR", escape(&shown(option))),
             false => String::new(),
         };
-        let help = option
-            .get_help()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let _ = writeln!(
-            text,
-            ".TP\n\\fB\\-\\-{}\\fR{value}\n{}",
-            escape(long),
-            escape(&help)
-        );
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(text, ".TP\n\\fB\\-\\-{}\\fR{value}\n{}", escape(long), escape(&help));
     }
 }
 
@@ -104,10 +79,7 @@ fn is_common(option: &Arg) -> bool {
 }
 
 fn shown(argument: &Arg) -> String {
-    let name = argument
-        .get_value_names()
-        .and_then(|names| names.first())
-        .map(ToString::to_string);
+    let name = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     let name = name.unwrap_or_else(|| argument.get_id().to_string().to_uppercase());
     let optional = argument.is_positional() && !argument.is_required_set();
     if optional { format!("[{name}]") } else { name }
@@ -117,11 +89,7 @@ fn shown(argument: &Arg) -> String {
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let line = |line: &str| {
-        if line.starts_with(['.', '\'']) {
-            format!("\\&{line}")
-        } else {
-            line.to_owned()
-        }
+        if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -3,7 +3,10 @@
 use std::{future::Future, io::IsTerminal, pin::pin};
 
 use futures_util::StreamExt;
-use vgpu_host_api::proxy::{JobProxy, JobRemovedStream};
+use vgpu_host_api::{
+    error, names,
+    proxy::{JobProxy, JobRemovedStream},
+};
 use zbus::{OwnedObjectPath, proxy::CacheProperties};
 
 use crate::{
@@ -56,7 +59,7 @@ pub(crate) async fn finish<T>(
 }
 
 fn is_done(job: &OwnedObjectPath) -> bool {
-    job.as_str() == "/"
+    job.as_str() == names::NONE
 }
 
 fn interrupts() -> Result<tokio::signal::unix::Signal> {
@@ -75,10 +78,7 @@ async fn wait_for(
     let builder = JobProxy::builder(service.connection()).cache_properties(CacheProperties::No);
     let proxy = service.said(builder.path(job).build().await)?;
     if std::io::stderr().is_terminal() {
-        note(&format!(
-            "this takes longer (job {}); Ctrl-C cancels it",
-            job.as_str()
-        ));
+        note(&format!("this takes longer (job {}); Ctrl-C cancels it", job.as_str()));
     }
     let mut cancelled = false;
     loop {
@@ -104,7 +104,7 @@ async fn wait_for(
                 return match *end.result() {
                     "done" => Ok(()),
                     "cancelled" => Err(Failure::new(Code::Cancelled, "cancelled; all was undone")),
-                    _ => Err(Failure::named(&detail("Error"), &detail("Message"))),
+                    _ => Err(Failure::named(&detail(error::detail::ERROR), &detail(error::detail::MESSAGE))),
                 };
             }
             _ = interrupts.recv() => {

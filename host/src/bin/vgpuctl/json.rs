@@ -39,10 +39,7 @@ pub(crate) fn value(variant: &Variant<'_>) -> Value {
 pub(crate) fn facts<'a, 'v: 'a>(
     facts: impl IntoIterator<Item = (&'a str, &'a Variant<'v>)>,
 ) -> Map<String, Value> {
-    facts
-        .into_iter()
-        .map(|(name, held)| (snake_case(name), value(held)))
-        .collect()
+    facts.into_iter().map(|(name, held)| (snake_case(name), value(held))).collect()
 }
 
 /// `VfTotal` as `vf_total`.
@@ -72,12 +69,9 @@ mod tests {
 
     #[test]
     fn names_become_snake_case() {
-        for (name, wanted) in [
-            ("VfTotal", "vf_total"),
-            ("Uuid", "uuid"),
-            ("OwnerUid", "owner_uid"),
-            ("x", "x"),
-        ] {
+        for (name, wanted) in
+            [("VfTotal", "vf_total"), ("Uuid", "uuid"), ("OwnerUid", "owner_uid"), ("x", "x")]
+        {
             assert_eq!(snake_case(name), wanted);
         }
     }
@@ -85,10 +79,7 @@ mod tests {
     #[test]
     fn values_keep_their_shape() {
         let capacity = HashMap::from([("mtty-1", (24_u32, "ok"))]);
-        assert_eq!(
-            value(&Variant::new(capacity)),
-            json!({ "mtty-1": [24, "ok"] })
-        );
+        assert_eq!(value(&Variant::new(capacity)), json!({ "mtty-1": [24, "ok"] }));
         assert_eq!(
             value(&Variant::new(vec![("group", "/dev/vfio/7")])),
             json!([["group", "/dev/vfio/7"]])

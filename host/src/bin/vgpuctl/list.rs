@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use vgpu_host_api::proxy::{GpuRow, ProfileRow, VgpuRow};
+use vgpu_host_api::{
+    names::option,
+    wire::{GpuEntry, ProfileEntry, VgpuEntry, flag},
+};
 use zbus::Variant;
 
 use crate::{
@@ -13,9 +16,6 @@ use crate::{
     output::{Output, size, table},
     service::Service,
 };
-
-/// The bit of a vGPU's flags that says that it is managed.
-const MANAGED: u32 = 1;
 
 #[derive(Serialize)]
 struct Gpu {
@@ -34,39 +34,24 @@ struct Gpu {
 pub(crate) async fn gpus(service: &Service, output: &Output) -> Result<()> {
     let rows = service.said(service.manager().await?.list_gpus().await)?;
     let gpus: Vec<Gpu> = rows.into_iter().map(Gpu::from).collect();
-    output.rows(
-        &gpus,
-        "no GPU that can be divided; see vgpuctl doctor",
-        |gpus| {
-            let headings = [
-                "GPU",
-                "VENDOR",
-                "MODEL",
-                "FRAMEWORK",
-                "DRIVER",
-                ">VFS",
-                ">VGPUS",
-                "STATE",
-            ];
-            table(headings, gpus.iter().map(Gpu::row))
-        },
-    )
+    output.rows(&gpus, "no GPU that can be divided; see vgpuctl doctor", |gpus| {
+        let headings = ["GPU", "VENDOR", "MODEL", "FRAMEWORK", "DRIVER", ">VFS", ">VGPUS", "STATE"];
+        table(headings, gpus.iter().map(Gpu::row))
+    })
 }
 
-impl From<GpuRow> for Gpu {
-    fn from(
-        (id, vendor, model, framework, driver, state, vf_count, vf_total, vgpus): GpuRow,
-    ) -> Self {
+impl From<GpuEntry<'_>> for Gpu {
+    fn from(entry: GpuEntry<'_>) -> Self {
         Self {
-            id,
-            vendor,
-            model,
-            framework,
-            driver: some(driver),
-            state,
-            vf_count,
-            vf_total,
-            vgpus,
+            id: entry.id.into_owned(),
+            vendor: entry.vendor.into_owned(),
+            model: entry.model.into_owned(),
+            framework: entry.framework.into_owned(),
+            driver: some(entry.driver.into_owned()),
+            state: entry.state.into_owned(),
+            vf_count: entry.vf_count,
+            vf_total: entry.vf_total,
+            vgpus: entry.vgpus,
         }
     }
 }
@@ -129,39 +114,30 @@ pub(crate) async fn profiles(service: &Service, output: &Output, gpu: Option<&st
 
 /// The profiles of all GPUs, or of one.
 pub(crate) async fn fetch_profiles(service: &Service, gpu: Option<&str>) -> Result<Vec<Profile>> {
-    let filter = gpu
-        .map(|gpu| ("gpu", Variant::from(gpu)))
-        .into_iter()
-        .collect();
+    let filter = gpu.map(|gpu| (option::GPU, Variant::from(gpu))).into_iter().collect();
     let rows = service.said(service.manager().await?.list_profiles(&filter).await)?;
     Ok(rows.into_iter().map(Profile::from).collect())
 }
 
-impl From<ProfileRow> for Profile {
-    fn from(row: ProfileRow) -> Self {
-        let (gpu, id, name, short_name, framework, framebuffer, total, available, reason) = row;
-        let reason = (reason != "ok").then_some(reason);
+impl From<ProfileEntry<'_>> for Profile {
+    fn from(entry: ProfileEntry<'_>) -> Self {
         Self {
-            gpu,
-            id,
-            name,
-            short_name,
-            framework,
-            framebuffer,
-            total,
-            available,
-            reason,
+            gpu: entry.gpu.into_owned(),
+            id: entry.id.into_owned(),
+            name: entry.name.into_owned(),
+            short_name: entry.short_name.into_owned(),
+            framework: entry.framework.into_owned(),
+            framebuffer: entry.framebuffer,
+            total: entry.total,
+            available: entry.available,
+            reason: (entry.reason != "ok").then(|| entry.reason.into_owned()),
         }
     }
 }
 
 impl Profile {
     fn row(&self) -> [String; 9] {
-        let total = if self.total == 0 {
-            String::new()
-        } else {
-            self.total.to_string()
-        };
+        let total = if self.total == 0 { String::new() } else { self.total.to_string() };
         [
             self.gpu.clone(),
             self.short_name.clone(),
@@ -198,9 +174,7 @@ pub(crate) async fn vgpus(service: &Service, output: &Output, filter: &Filter) -
     let rows = service.said(service.manager().await?.list_vgpus(&wanted(filter)).await)?;
     let vgpus: Vec<Vgpu> = rows.into_iter().map(Vgpu::from).collect();
     output.rows(&vgpus, "no vGPUs", |vgpus| {
-        let headings = [
-            "UUID", "NAME", "PROFILE", "GPU", "STATE", ">OWNER", "MANAGED",
-        ];
+        let headings = ["UUID", "NAME", "PROFILE", "GPU", "STATE", ">OWNER", "MANAGED"];
         table(headings, vgpus.iter().map(Vgpu::row))
     })
 }
@@ -208,28 +182,27 @@ pub(crate) async fn vgpus(service: &Service, output: &Output, filter: &Filter) -
 fn wanted(filter: &Filter) -> HashMap<&str, Variant<'_>> {
     let mut wanted = HashMap::new();
     if let Some(gpu) = &filter.gpu {
-        wanted.insert("gpu", Variant::from(gpu.as_str()));
+        wanted.insert(option::GPU, Variant::from(gpu.as_str()));
     }
     if let Some(uid) = filter.owner_uid {
-        wanted.insert("owner-uid", Variant::from(uid));
+        wanted.insert(option::OWNER_UID, Variant::from(uid));
     }
     if filter.managed || filter.foreign {
-        wanted.insert("managed", Variant::from(filter.managed));
+        wanted.insert(option::MANAGED, Variant::from(filter.managed));
     }
     wanted
 }
 
-impl From<VgpuRow> for Vgpu {
-    fn from((uuid, name, profile, state, gpu, owner_uid, flags): VgpuRow) -> Self {
-        let managed = flags & MANAGED != 0;
+impl From<VgpuEntry<'_>> for Vgpu {
+    fn from(entry: VgpuEntry<'_>) -> Self {
         Self {
-            uuid,
-            name: some(name),
-            profile: some(profile),
-            state,
-            gpu,
-            owner_uid,
-            managed,
+            uuid: entry.uuid.into_owned(),
+            name: some(entry.name.into_owned()),
+            profile: some(entry.profile.into_owned()),
+            state: entry.state.into_owned(),
+            gpu: entry.gpu.into_owned(),
+            owner_uid: entry.owner_uid,
+            managed: entry.flags & flag::MANAGED != 0,
         }
     }
 }

@@ -39,9 +39,7 @@ fn run(args: Args) -> Result<()> {
     if let Command::Man = args.command {
         return generate::man();
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime
         .map_err(|error| Failure::other(format!("cannot start: {error}")))?
         .block_on(dispatch(args))

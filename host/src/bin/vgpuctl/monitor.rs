@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
+use vgpu_host_api::names;
 use zbus::{MatchRule, Message, MessageStream, ObjectPath, Variant, message::Type};
 
 use crate::{
     failure::{Code, Failure, Result},
     json,
     output::{Output, note, plain, print},
-    service::{NAME, ROOT, Service},
+    service::Service,
 };
 
 type Properties<'a> = HashMap<String, Variant<'a>>;
@@ -57,18 +58,15 @@ pub(crate) async fn run(service: &Service, output: &Output) -> Result<()> {
 fn ours() -> zbus::Result<MatchRule<'static>> {
     MatchRule::builder()
         .msg_type(Type::Signal)
-        .sender(NAME)
-        .path_namespace(ROOT)
+        .sender(names::SERVICE)
+        .path_namespace(names::ROOT)
         .build()
 }
 
 fn owner() -> zbus::Result<MatchRule<'static>> {
     let bus = "org.freedesktop.DBus";
-    let rule = MatchRule::builder()
-        .msg_type(Type::Signal)
-        .sender(bus)
-        .interface(bus);
-    rule.member("NameOwnerChanged").arg(0, NAME).build()
+    let rule = MatchRule::builder().msg_type(Type::Signal).sender(bus).interface(bus);
+    rule.member("NameOwnerChanged").arg(0, names::SERVICE).build()
 }
 
 /// The event that a signal tells of; `None` for one that says nothing new.
@@ -77,19 +75,15 @@ fn event(message: &Message) -> zbus::Result<Option<Event>> {
     let Some(member) = header.member() else {
         return Ok(None);
     };
-    let path = header
-        .path()
-        .map(|path| path.as_str().to_owned())
-        .unwrap_or_default();
+    let path = header.path().map(|path| path.as_str().to_owned()).unwrap_or_default();
     let body = message.body();
     Ok(match member.as_str() {
         "InterfacesAdded" => {
             let (path, interfaces): (ObjectPath<'_>, HashMap<String, Properties<'_>>) =
                 body.deserialize()?;
-            let interfaces = interfaces.iter().filter(|(name, _)| name.starts_with(NAME));
-            let facts: Map<String, Value> = interfaces
-                .map(|(name, held)| (name.clone(), Value::Object(facts(held))))
-                .collect();
+            let interfaces = interfaces.iter().filter(|(name, _)| name.starts_with(names::SERVICE));
+            let facts: Map<String, Value> =
+                interfaces.map(|(name, held)| (name.clone(), Value::Object(facts(held)))).collect();
             (!facts.is_empty()).then(|| Event::Added(path.as_str().to_owned(), facts))
         }
         "InterfacesRemoved" => {
@@ -107,12 +101,7 @@ fn event(message: &Message) -> zbus::Result<Option<Event>> {
         "JobRemoved" => {
             let (id, job, result, details): (u32, ObjectPath<'_>, String, Properties<'_>) =
                 body.deserialize()?;
-            Some(Event::JobRemoved(
-                id,
-                job.as_str().to_owned(),
-                result,
-                facts(&details),
-            ))
+            Some(Event::JobRemoved(id, job.as_str().to_owned(), result, facts(&details)))
         }
         "NameOwnerChanged" => {
             let (_, _, new): (String, String, String) = body.deserialize()?;
@@ -149,13 +138,9 @@ impl Event {
         match self {
             Self::Added(path, interfaces) => {
                 let facts = interfaces.values().filter_map(Value::as_object).map(brief);
-                format!(
-                    "added    {} {}",
-                    short(path),
-                    facts.collect::<Vec<_>>().join(" ")
-                )
-                .trim_end()
-                .to_owned()
+                format!("added    {} {}", short(path), facts.collect::<Vec<_>>().join(" "))
+                    .trim_end()
+                    .to_owned()
             }
             Self::Removed(path) => format!("removed  {}", short(path)),
             Self::Changed(path, facts) => format!("changed  {} {}", short(path), words(facts)),
@@ -173,15 +158,12 @@ impl Event {
 
 /// The path without the part that all have.
 fn short(path: &str) -> &str {
-    path.strip_prefix(ROOT)
-        .map_or(path, |rest| rest.trim_start_matches('/'))
+    path.strip_prefix(names::ROOT).map_or(path, |rest| rest.trim_start_matches('/'))
 }
 
 /// What a new object is, without its tables.
 fn brief(facts: &Map<String, Value>) -> String {
-    let plain = facts
-        .iter()
-        .filter(|(_, held)| !held.is_object() && !held.is_array());
+    let plain = facts.iter().filter(|(_, held)| !held.is_object() && !held.is_array());
     words(plain.filter(|(_, held)| held.as_str() != Some("")))
 }
 

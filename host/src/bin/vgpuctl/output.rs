@@ -28,11 +28,7 @@ impl Output {
         value: &T,
         people: impl FnOnce(&T) -> String,
     ) -> Result<()> {
-        if self.json {
-            print_json(value)
-        } else {
-            print(&people(value))
-        }
+        if self.json { print_json(value) } else { print(&people(value)) }
     }
 
     /// Prints rows as JSON or as a table; a word on standard error when there
@@ -102,15 +98,8 @@ pub(crate) fn table<const N: usize>(
 
 /// Lines of `name: value`, the values below each other; without the empty ones.
 pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let facts: Vec<_> = facts
-        .into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .collect();
-    let width = facts
-        .iter()
-        .map(|(name, _)| name.len() + 1)
-        .max()
-        .unwrap_or(0);
+    let facts: Vec<_> = facts.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let width = facts.iter().map(|(name, _)| name.len() + 1).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| {
         let label = format!("{name}:");
         format!("{label:<width$}  {}\n", plain(value))
@@ -131,19 +120,13 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 fn or_dash(text: &str) -> String {
-    if text.is_empty() {
-        "-".to_owned()
-    } else {
-        plain(text)
-    }
+    if text.is_empty() { "-".to_owned() } else { plain(text) }
 }
 
 /// Text without control characters: what a driver says must not drive a
 /// terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -167,10 +150,7 @@ mod tests {
 
     #[test]
     fn a_table_aligns_its_columns() {
-        let rows = [
-            ["a".to_owned(), "7".to_owned()],
-            [String::new(), "1234".to_owned()],
-        ];
+        let rows = [["a".to_owned(), "7".to_owned()], [String::new(), "1234".to_owned()]];
         assert_eq!(
             table(["NAME", ">COUNT"], rows.into_iter()),
             "NAME  COUNT\na         7\n-      1234\n"

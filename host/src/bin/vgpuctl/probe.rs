@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use vgpu_host_api::wire::RegionFacts;
 
 use crate::{
     failure::Result,
@@ -42,7 +43,7 @@ struct Interrupt {
 /// `vgpuctl probe`
 pub(crate) async fn run(service: &Service, output: &Output, vgpu: &str) -> Result<()> {
     let mut held = service.said(service.vgpu(vgpu).await?.probe().await)?;
-    let regions: Vec<(u32, u64, u64, u32)> = take(&mut held, "Regions")?;
+    let regions: Vec<RegionFacts> = take(&mut held, "Regions")?;
     let interrupts: Vec<(u32, u32)> = take(&mut held, "Interrupts")?;
     let report = Report {
         interface: take(&mut held, "Interface")?,
@@ -76,11 +77,8 @@ impl Report {
             (false, _) => "not supported".to_owned(),
             (true, outcome) => outcome.to_owned(),
         };
-        let migration = if self.migration.is_empty() {
-            "none".to_owned()
-        } else {
-            self.migration.join(", ")
-        };
+        let migration =
+            if self.migration.is_empty() { "none".to_owned() } else { self.migration.join(", ") };
         let mut text = facts([
             ("Opened through", self.interface.clone()),
             ("PCI ids", self.pci_ids.clone().unwrap_or_default()),
@@ -92,12 +90,7 @@ impl Report {
             text.push('\n');
             let row = |region: &Region| {
                 let flags = format!("{:#x}", region.flags);
-                [
-                    region.index.to_string(),
-                    size(region.size),
-                    yes_no(region.readable),
-                    flags,
-                ]
+                [region.index.to_string(), size(region.size), yes_no(region.readable), flags]
             };
             text.push_str(&table(
                 [">REGION", ">SIZE", "READABLE", ">FLAGS"],
@@ -108,10 +101,7 @@ impl Report {
             text.push('\n');
             let row =
                 |interrupt: &Interrupt| [interrupt.index.to_string(), interrupt.count.to_string()];
-            text.push_str(&table(
-                [">INTERRUPT", ">COUNT"],
-                self.interrupts.iter().map(row),
-            ));
+            text.push_str(&table([">INTERRUPT", ">COUNT"], self.interrupts.iter().map(row)));
         }
         text
     }

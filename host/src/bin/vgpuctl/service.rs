@@ -1,14 +1,12 @@
 //! The way to the service.
 
-use vgpu_host_api::proxy::{GpuProxy, ManagerProxy, VgpuProxy};
-use zbus::{Connection, OwnedObjectPath, fdo, proxy::CacheProperties};
+use vgpu_host_api::{
+    error,
+    proxy::{GpuProxy, ManagerProxy, VgpuProxy},
+};
+use zbus::{Connection, OwnedObjectPath, proxy::CacheProperties};
 
 use crate::failure::{Code, Failure, Result};
-
-/// The bus name of the service.
-pub(crate) const NAME: &str = "org.vgpu.Host1";
-/// Its root object, above all others.
-pub(crate) const ROOT: &str = "/org/vgpu/Host1";
 
 /// A connection to the bus that the service is on.
 pub(crate) struct Service {
@@ -32,10 +30,7 @@ impl Service {
                 format!("cannot reach the system bus: {error}; start dbus, or name another bus with --bus"),
             ),
         })?;
-        Ok(Self {
-            connection,
-            address: address.map(str::to_owned),
-        })
+        Ok(Self { connection, address: address.map(str::to_owned) })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -56,11 +51,7 @@ impl Service {
     /// The GPU at a path that the service gave.
     pub(crate) async fn gpu_at(&self, path: OwnedObjectPath) -> Result<GpuProxy<'static>> {
         let builder = GpuProxy::builder(&self.connection).cache_properties(CacheProperties::No);
-        builder
-            .path(path)
-            .build()
-            .await
-            .map_err(|error| self.failure(error))
+        builder.path(path).build().await.map_err(|error| self.failure(error))
     }
 
     /// The vGPU that people call `name`.
@@ -72,11 +63,7 @@ impl Service {
     /// The vGPU at a path that the service gave.
     pub(crate) async fn vgpu_at(&self, path: OwnedObjectPath) -> Result<VgpuProxy<'static>> {
         let builder = VgpuProxy::builder(&self.connection).cache_properties(CacheProperties::No);
-        builder
-            .path(path)
-            .build()
-            .await
-            .map_err(|error| self.failure(error))
+        builder.path(path).build().await.map_err(|error| self.failure(error))
     }
 
     /// What the service answered, with its error in our words.
@@ -86,26 +73,17 @@ impl Service {
 
     /// The service's error: its text as it is, or how to start it.
     pub(crate) fn failure(&self, error: zbus::Error) -> Failure {
-        let failure = match &error {
-            zbus::Error::MethodError(name, text, _) => {
-                Failure::named(name.as_str(), text.as_deref().unwrap_or_default())
+        let failure = match error::Failure::of(&error) {
+            Some(failure) => Failure::named(&failure.name, &failure.text),
+            None if matches!(error, zbus::Error::InputOutput(_)) => {
+                Failure::new(Code::Unreachable, error.to_string())
             }
-            zbus::Error::FDO(standard) => {
-                let standard: &fdo::Error = standard;
-                let name = zbus::DBusError::name(standard);
-                Failure::named(
-                    name.as_str(),
-                    zbus::DBusError::description(standard).unwrap_or_default(),
-                )
-            }
-            zbus::Error::InputOutput(_) => Failure::new(Code::Unreachable, error.to_string()),
-            _ => Failure::other(error.to_string()),
+            None => Failure::other(error.to_string()),
         };
         match failure {
-            Failure::Said {
-                code: Code::Unreachable,
-                message,
-            } => Failure::new(Code::Unreachable, self.unreachable(&message)),
+            Failure::Said { code: Code::Unreachable, message } => {
+                Failure::new(Code::Unreachable, self.unreachable(&message))
+            }
             failure => failure,
         }
     }

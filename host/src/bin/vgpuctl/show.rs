@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use vgpu_host_api::proxy::{Facts, GpuProxy, VgpuProxy};
+use vgpu_host_api::{
+    names,
+    proxy::{Facts, GpuProxy, VgpuProxy},
+};
 use zbus::{OwnedObjectPath, fdo::PropertiesProxy, names::InterfaceName};
 
 use crate::{
@@ -10,7 +13,7 @@ use crate::{
     json::{self, some},
     list::{Profile, fetch_profiles},
     output::{Output, facts, table},
-    service::{NAME, Service},
+    service::Service,
 };
 
 /// `vgpuctl show`
@@ -51,9 +54,8 @@ pub(crate) async fn explain(
         text: String,
     }
     let text = service.said(service.gpu(gpu).await?.explain(profile).await)?;
-    output.print(&Explanation { gpu, profile, text }, |explanation| {
-        format!("{}\n", explanation.text)
-    })
+    output
+        .print(&Explanation { gpu, profile, text }, |explanation| format!("{}\n", explanation.text))
 }
 
 /// All about one vGPU.
@@ -100,10 +102,7 @@ impl Vgpu {
             state: take(&mut held, "State")?,
             addresses: take(&mut held, "Address")?,
             iommu_group: u32::try_from(take::<i32>(&mut held, "IommuGroup")?).ok(),
-            nodes: nodes
-                .into_iter()
-                .map(|(kind, path)| Node { kind, path })
-                .collect(),
+            nodes: nodes.into_iter().map(|(kind, path)| Node { kind, path }).collect(),
             owner_uid: take(&mut held, "OwnerUid")?,
             managed: take(&mut held, "Managed")?,
             in_use: take(&mut held, "InUse")?,
@@ -111,11 +110,8 @@ impl Vgpu {
     }
 
     fn text(&self) -> String {
-        let nodes: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|node| format!("{} ({})", node.path, node.kind))
-            .collect();
+        let nodes: Vec<_> =
+            self.nodes.iter().map(|node| format!("{} ({})", node.path, node.kind)).collect();
         facts([
             ("UUID", self.uuid.clone()),
             ("Name", self.name.clone().unwrap_or_default()),
@@ -125,23 +121,10 @@ impl Vgpu {
             ("State", self.state.clone()),
             ("In use", self.in_use.clone()),
             ("Addresses", self.addresses.join(", ")),
-            (
-                "IOMMU group",
-                self.iommu_group
-                    .map(|group| group.to_string())
-                    .unwrap_or_default(),
-            ),
+            ("IOMMU group", self.iommu_group.map(|group| group.to_string()).unwrap_or_default()),
             ("Nodes", nodes.join(", ")),
             ("Owner", self.owner_uid.to_string()),
-            (
-                "Managed",
-                if self.managed {
-                    "yes"
-                } else {
-                    "no, made by someone else"
-                }
-                .to_owned(),
-            ),
+            ("Managed", if self.managed { "yes" } else { "no, made by someone else" }.to_owned()),
         ])
     }
 }
@@ -185,7 +168,7 @@ async fn gpu(service: &Service, output: &Output, found: &GpuProxy<'_>) -> Result
     for mut function in take::<Vec<Facts>>(&mut held, "Functions")? {
         let vgpu: OwnedObjectPath = take(&mut function, "Vgpu")?;
         let vgpu = match vgpu.as_str() {
-            "/" => None,
+            names::NONE => None,
             _ => Some(service.said(service.vgpu_at(vgpu).await?.uuid().await)?),
         };
         functions.push(Function {
@@ -208,10 +191,7 @@ async fn gpu(service: &Service, output: &Output, found: &GpuProxy<'_>) -> Result
         vf_total: take(&mut held, "VfTotal")?,
         profiles,
         functions,
-        problems: problems
-            .into_iter()
-            .map(|(code, text)| Problem { code, text })
-            .collect(),
+        problems: problems.into_iter().map(|(code, text)| Problem { code, text }).collect(),
     };
     output.print(&gpu, Gpu::text)
 }
@@ -226,56 +206,26 @@ impl Gpu {
             ("GPU", self.id.clone()),
             ("Vendor", self.vendor.clone()),
             ("Model", self.model.clone()),
-            (
-                "Driver",
-                self.driver.clone().unwrap_or_else(|| "none".to_owned()),
-            ),
-            (
-                "NUMA node",
-                self.numa_node
-                    .map(|node| node.to_string())
-                    .unwrap_or_default(),
-            ),
+            ("Driver", self.driver.clone().unwrap_or_else(|| "none".to_owned())),
+            ("NUMA node", self.numa_node.map(|node| node.to_string()).unwrap_or_default()),
             ("Framework", self.framework.clone()),
             ("State", self.state.clone()),
             ("VFs", vfs),
         ]);
         text.push_str(&facts(
-            self.problems
-                .iter()
-                .map(|problem| ("Problem", problem.text.clone())),
+            self.problems.iter().map(|problem| ("Problem", problem.text.clone())),
         ));
         if !self.profiles.is_empty() {
             text.push('\n');
-            let headings = [
-                "PROFILE",
-                "TYPE",
-                ">MEMORY",
-                ">AVAILABLE",
-                ">TOTAL",
-                "REASON",
-            ];
-            text.push_str(&table(
-                headings,
-                self.profiles.iter().map(Profile::short_row),
-            ));
+            let headings = ["PROFILE", "TYPE", ">MEMORY", ">AVAILABLE", ">TOTAL", "REASON"];
+            text.push_str(&table(headings, self.profiles.iter().map(Profile::short_row)));
         }
         if !self.functions.is_empty() {
             text.push('\n');
             let row = |function: &Function| {
-                let Function {
-                    address,
-                    driver,
-                    state,
-                    vgpu,
-                } = function;
+                let Function { address, driver, state, vgpu } = function;
                 let or_none = |text: &Option<String>| text.clone().unwrap_or_default();
-                [
-                    address.clone(),
-                    or_none(driver),
-                    state.clone(),
-                    or_none(vgpu),
-                ]
+                [address.clone(), or_none(driver), state.clone(), or_none(vgpu)]
             };
             text.push_str(&table(
                 ["FUNCTION", "DRIVER", "STATE", "VGPU"],
@@ -287,14 +237,8 @@ impl Gpu {
 }
 
 async fn properties(service: &Service, path: &str, interface: &InterfaceName<'_>) -> Result<Facts> {
-    let reader = PropertiesProxy::new(service.connection(), NAME, path).await;
-    service.said(
-        service
-            .said(reader)?
-            .get_all(interface.as_ref())
-            .await
-            .map_err(Into::into),
-    )
+    let reader = PropertiesProxy::new(service.connection(), names::SERVICE, path).await;
+    service.said(service.said(reader)?.get_all(interface.as_ref()).await.map_err(Into::into))
 }
 
 /// Takes a fact that the contract promises.
@@ -305,9 +249,7 @@ where
 {
     let unlike =
         |why: String| Failure::other(format!("the service's answer has no proper {name}: {why}"));
-    let held = facts
-        .remove(name)
-        .ok_or_else(|| unlike("it is missing".to_owned()))?;
+    let held = facts.remove(name).ok_or_else(|| unlike("it is missing".to_owned()))?;
     T::try_from(held).map_err(|error| unlike(error.to_string()))
 }
 

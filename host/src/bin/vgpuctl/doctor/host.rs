@@ -1,8 +1,5 @@
 //! Reading the host, below a root of one's own in tests. Nothing is written.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "doctor looks at the host itself, and only looks"
-)]
+#![allow(clippy::disallowed_methods, reason = "doctor looks at the host itself, and only looks")]
 
 use std::{fs, path::PathBuf};
 
@@ -19,9 +16,7 @@ pub(super) struct Host {
 impl Host {
     /// This one.
     pub(super) fn real() -> Self {
-        Self {
-            root: PathBuf::from("/"),
-        }
+        Self { root: PathBuf::from("/") }
     }
 
     /// One whose files are below `root`.

@@ -42,30 +42,15 @@ pub(crate) async fn run(output: &Output, bus: Option<&str>) -> Result<()> {
 
 impl Check {
     fn ok(check: &'static str, finding: impl Into<String>) -> Self {
-        Self {
-            check,
-            status: Status::Ok,
-            finding: finding.into(),
-            remedy: None,
-        }
+        Self { check, status: Status::Ok, finding: finding.into(), remedy: None }
     }
 
     fn warn(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            check,
-            status: Status::Warn,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
-        }
+        Self { check, status: Status::Warn, finding: finding.into(), remedy: Some(remedy.into()) }
     }
 
     fn fail(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            check,
-            status: Status::Fail,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
-        }
+        Self { check, status: Status::Fail, finding: finding.into(), remedy: Some(remedy.into()) }
     }
 
     fn text(&self) -> String {
@@ -84,14 +69,7 @@ impl Check {
 
 /// What the host itself shows.
 fn of_host(host: &Host) -> Vec<Check> {
-    vec![
-        iommu(host),
-        groups(host),
-        vfio(host),
-        vfio_pci(host),
-        mdev(host),
-        memlock(host),
-    ]
+    vec![iommu(host), groups(host), vfio(host), vfio_pci(host), mdev(host), memlock(host)]
 }
 
 fn iommu(host: &Host) -> Check {
@@ -119,10 +97,7 @@ fn groups(host: &Host) -> Check {
 /// The classes are there from the moment VFIO's core is, as a module or built
 /// in (`drivers/vfio/group.c`, `drivers/vfio/device_cdev.c`).
 fn vfio(host: &Host) -> Check {
-    match (
-        host.exists("sys/class/vfio"),
-        host.exists("sys/class/vfio-dev"),
-    ) {
+    match (host.exists("sys/class/vfio"), host.exists("sys/class/vfio-dev")) {
         (false, false) => Check::fail(
             "vfio",
             "VFIO is not loaded",
@@ -148,10 +123,7 @@ fn vfio_pci(host: &Host) -> Check {
 
 fn mdev(host: &Host) -> Check {
     match host.entries("sys/class/mdev_bus") {
-        0 => Check::ok(
-            "mdev",
-            "no driver offers mediated devices here; only some GPUs need one",
-        ),
+        0 => Check::ok("mdev", "no driver offers mediated devices here; only some GPUs need one"),
         n => Check::ok("mdev", counted(n, "parent")),
     }
 }
@@ -184,7 +156,8 @@ async fn of_service(bus: Option<&str>) -> Vec<Check> {
         let version = service.said(manager.version().await)?;
         let simulated = service.said(manager.simulated().await)?;
         let mut gpus = Vec::new();
-        for (id, ..) in service.said(manager.list_gpus().await)? {
+        for gpu in service.said(manager.list_gpus().await)? {
+            let id = gpu.id.into_owned();
             let problems = service.said(service.gpu(&id).await?.problems().await)?;
             gpus.push((id, problems));
         }
@@ -193,15 +166,9 @@ async fn of_service(bus: Option<&str>) -> Vec<Check> {
     let facts: Result<_> = facts.await;
     match facts {
         Ok((version, simulated, gpus)) => {
-            let kernel = if simulated {
-                ", on a simulated kernel"
-            } else {
-                ""
-            };
-            let mut checks = vec![Check::ok(
-                "service",
-                format!("vgpu-hostd {version} answers{kernel}"),
-            )];
+            let kernel = if simulated { ", on a simulated kernel" } else { "" };
+            let mut checks =
+                vec![Check::ok("service", format!("vgpu-hostd {version} answers{kernel}"))];
             checks.push(match gpus.len() {
                 0 => Check::warn(
                     "gpus",
@@ -234,11 +201,7 @@ async fn of_service(bus: Option<&str>) -> Vec<Check> {
 }
 
 fn counted(n: usize, what: &str) -> String {
-    if n == 1 {
-        format!("1 {what}")
-    } else {
-        format!("{n} {what}s")
-    }
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 fn kib_or_more(bytes: u64) -> String {

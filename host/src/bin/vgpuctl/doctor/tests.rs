@@ -17,10 +17,7 @@ fn host(paths: &[&str]) -> (TempDir, Host) {
 }
 
 fn statuses(checks: &[Check]) -> Vec<(&str, Status)> {
-    checks
-        .iter()
-        .map(|check| (check.check, check.status))
-        .collect()
+    checks.iter().map(|check| (check.check, check.status)).collect()
 }
 
 #[test]
@@ -37,11 +34,7 @@ fn a_bare_host_fails_with_a_remedy_each() {
             ("mdev", Status::Ok),
         ]
     );
-    assert!(
-        checks
-            .iter()
-            .all(|check| (check.status == Status::Ok) == check.remedy.is_none())
-    );
+    assert!(checks.iter().all(|check| (check.status == Status::Ok) == check.remedy.is_none()));
 }
 
 #[test]
@@ -57,11 +50,8 @@ fn a_ready_host_passes() {
         "dev/iommu",
         "proc/self",
     ]);
-    fs::write(
-        root.path().join("proc/self/status"),
-        "Name:\tx\nCapEff:\t000001ffffffffff\n",
-    )
-    .unwrap();
+    fs::write(root.path().join("proc/self/status"), "Name:\tx\nCapEff:\t000001ffffffffff\n")
+        .unwrap();
     let text: String = of_host(&host).iter().map(Check::text).collect();
     assert_eq!(
         text,
@@ -77,11 +67,7 @@ fn a_ready_host_passes() {
 #[test]
 fn an_ordinary_user_has_a_limit() {
     let (root, host) = host(&["proc/self"]);
-    fs::write(
-        root.path().join("proc/self/status"),
-        "CapEff:\t0000000000000000\n",
-    )
-    .unwrap();
+    fs::write(root.path().join("proc/self/status"), "CapEff:\t0000000000000000\n").unwrap();
     assert!(!host.may_lock_all());
     assert_eq!(
         (kib_or_more(65536), kib_or_more(8 << 20)),
