@@ -43,10 +43,34 @@ use self::{rescan::Rescans, turn::Turns};
 
 pub use rescan::Hint;
 
-/// How long the reads of one scan may take.
-const READ_LIMIT: Duration = Duration::from_secs(5);
-/// How long a request waits for others on the same GPU.
-const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// How long the engine waits for the kernel before it calls it stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// For the reads of one scan.
+    pub read: Duration,
+    /// For one write. Enabling VFs sleeps 100 ms, disabling them 1 s (Linux
+    /// 6.12, `drivers/pci/iov.c`).
+    pub write: Duration,
+    /// For the outcome of a write to show: most stores are synchronous, so this
+    /// covers drivers that finish later.
+    pub show: Duration,
+    /// For a probe: a reset can take seconds.
+    pub probe: Duration,
+    /// For other requests on the same GPU.
+    pub turn: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(5),
+            write: Duration::from_secs(8),
+            show: Duration::from_millis(1500),
+            probe: Duration::from_secs(15),
+            turn: Duration::from_secs(60),
+        }
+    }
+}
 
 /// What the engine needs to start.
 pub struct Setup {
@@ -61,6 +85,8 @@ pub struct Setup {
     pub module_aliases: String,
     /// The kernel's boot id: the claims of another boot are void.
     pub boot_id: String,
+    /// How long it waits for the kernel.
+    pub timing: Timing,
 }
 
 /// Discovers, plans, creates and removes. All methods may block; reading the
@@ -70,6 +96,7 @@ pub struct Engine {
     config: Config,
     vfio_aliases: String,
     boot_id: String,
+    timing: Timing,
     claims: Claims,
     publisher: Publisher,
     hub: Hub,
@@ -118,6 +145,7 @@ impl Engine {
             config: setup.config,
             vfio_aliases,
             boot_id: setup.boot_id,
+            timing: setup.timing,
             claims,
             publisher: Publisher::default(),
             hub: Hub::default(),
@@ -221,18 +249,20 @@ impl Engine {
             hub: &self.hub,
             journal: &*self.journal,
             write_limit: limit,
+            show_limit: self.timing.show,
         };
         runner.run(plan, control)
     }
 
     /// Waits for the turn on a GPU.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
-        self.plans.take(gpu, Deadline::after(TURN_LIMIT)).ok_or_else(|| {
+        let turn = self.timing.turn;
+        self.plans.take(gpu, Deadline::after(turn)).ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
                 "gpu-busy",
                 tried,
-                format!("other work on GPU {gpu} did not end within {TURN_LIMIT:?}"),
+                format!("other work on GPU {gpu} did not end within {turn:?}"),
             )
             .remedy("try again later")
         })

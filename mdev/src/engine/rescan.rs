@@ -23,7 +23,7 @@ use crate::{
     sys::{Deadline, KernelEvent, LaneKey},
 };
 
-use super::{Engine, READ_LIMIT, failure, lock};
+use super::{Engine, failure, lock};
 
 /// What to look at again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -255,7 +255,8 @@ impl Engine {
     /// Lists the GPUs: drops those that are gone, and answers those that are to
     /// be scanned: all, or the new ones and those whose VFs or parents changed.
     fn enumerate(&self, all: bool) -> std::result::Result<Vec<GpuId>, ScanError> {
-        let reader = Reader::new(&*self.executor, &LaneKey::Host, Deadline::after(READ_LIMIT));
+        let reader =
+            Reader::new(&*self.executor, &LaneKey::Host, Deadline::after(self.timing.read));
         let found = enumerate(reader, &self.config)?;
         let before = self.host.swap(Arc::new(found));
         let now = self.host.load();
@@ -288,13 +289,13 @@ impl Engine {
 
     /// Reads a whole GPU and publishes it.
     pub(super) fn scan_gpu(&self, gpu: &GpuId) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
         let parents = self.host.load().gpus.get(gpu).cloned().unwrap_or_default();
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let read = || -> std::result::Result<Option<(GpuFacts, Vec<MdevFacts>)>, ScanError> {
             let Some(facts) = read_gpu(reader, gpu, &parents)? else {
                 return Ok(None);
@@ -324,7 +325,7 @@ impl Engine {
         uuid: Uuid,
         settle: impl FnOnce(Option<&MdevFacts>),
     ) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
@@ -335,7 +336,7 @@ impl Engine {
         };
         let mut facts = (*facts).clone();
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mdev = read_mdevs(reader, parent, Some(uuid))
             .and_then(|found| refresh_available(reader, &mut facts.parents).map(|()| found));
         match mdev {
@@ -355,7 +356,7 @@ impl Engine {
 
     /// Reads some functions of a GPU and publishes them.
     fn scan_functions(&self, gpu: &GpuId, addresses: &BTreeSet<PciAddress>) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
@@ -364,7 +365,7 @@ impl Engine {
             return;
         };
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mut lost = false;
         for address in addresses {
             let slot = facts.functions.iter_mut().find(|function| function.address == *address);
