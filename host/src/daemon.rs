@@ -62,17 +62,12 @@ async fn serve(options: &Options) -> Result<()> {
 
     let connection = connect(options.bus.as_deref()).await?;
     let authority = Box::new(Polkit::new(connection.clone()));
-    let host = Host {
-        simulated: options.kernel != KernelChoice::Real,
-        machine_id: files::machine_id(),
-    };
+    let host =
+        Host { simulated: options.kernel != KernelChoice::Real, machine_id: files::machine_id() };
     let server = Server::new(connection, engine.clone(), authority, host).await?;
     server.take_name().await?;
     let gpus = engine.snapshot().gpu_count();
-    tell_systemd(&[
-        NotifyState::Ready,
-        NotifyState::Status(&format!("{gpus} GPUs")),
-    ]);
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status(&format!("{gpus} GPUs"))]);
     tracing::info!(gpus, vgpus = engine.snapshot().vgpu_count(), "ready");
 
     let rescanner = engine.clone();
@@ -100,10 +95,7 @@ async fn connect(address: Option<&str>) -> Result<Connection> {
         Some(address) => (connection::Builder::address(address), address),
         None => (connection::Builder::system(), "the system bus"),
     };
-    builder
-        .build()
-        .await
-        .with_context(|| format!("no connection to {name}"))
+    builder.build().await.with_context(|| format!("no connection to {name}"))
 }
 
 /// SIGTERM and SIGINT.
@@ -112,18 +104,12 @@ struct StopSignals([Signal; 2]);
 impl StopSignals {
     fn new() -> Result<Self> {
         let follow = |kind| signal(kind).context("signals cannot be followed");
-        Ok(Self([
-            follow(SignalKind::terminate())?,
-            follow(SignalKind::interrupt())?,
-        ]))
+        Ok(Self([follow(SignalKind::terminate())?, follow(SignalKind::interrupt())?]))
     }
 
     async fn received(&mut self) {
         poll_fn(|context| {
-            let came = self
-                .0
-                .iter_mut()
-                .any(|signal| signal.poll_recv(context).is_ready());
+            let came = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
             if came { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -77,10 +77,8 @@ impl Polkit {
             )
             .await
             .map_err(|error| unavailable(&error))?;
-        let result: AuthorizationResult = reply
-            .body()
-            .deserialize()
-            .map_err(|error| unavailable(&error))?;
+        let result: AuthorizationResult =
+            reply.body().deserialize().map_err(|error| unavailable(&error))?;
         Ok(match (result.is_authorized, result.is_challenge) {
             (true, _) => Verdict::Yes,
             (false, true) => Verdict::Challenge,

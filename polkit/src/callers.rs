@@ -28,10 +28,7 @@ pub struct UnknownCaller(String);
 impl Callers {
     /// Callers on that bus; none is known yet.
     pub fn new(bus: Connection) -> Self {
-        Self {
-            bus,
-            known: Mutex::default(),
-        }
+        Self { bus, known: Mutex::default() }
     }
 
     /// The uid of a message's sender.
@@ -39,9 +36,8 @@ impl Callers {
     /// # Errors
     /// When the message has no sender, or the sender has left the bus.
     pub async fn uid(&self, header: &Header<'_>) -> Result<u32, UnknownCaller> {
-        let sender = header
-            .sender()
-            .ok_or_else(|| UnknownCaller("the message has no sender".into()))?;
+        let sender =
+            header.sender().ok_or_else(|| UnknownCaller("the message has no sender".into()))?;
         if let Some(uid) = self.recall(sender.as_str()) {
             return Ok(uid);
         }
@@ -56,21 +52,14 @@ impl Callers {
             )
             .await
             .map_err(|error| UnknownCaller(error.to_string()))?;
-        let uid = reply
-            .body()
-            .deserialize()
-            .map_err(|error| UnknownCaller(error.to_string()))?;
+        let uid = reply.body().deserialize().map_err(|error| UnknownCaller(error.to_string()))?;
         self.remember(sender.to_owned().into(), uid);
         Ok(uid)
     }
 
     fn recall(&self, sender: &str) -> Option<u32> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .iter()
-            .rev()
-            .find(|(name, _)| name.as_str() == sender)
-            .map(|(_, uid)| *uid)
+        known.iter().rev().find(|(name, _)| name.as_str() == sender).map(|(_, uid)| *uid)
     }
 
     fn remember(&self, sender: OwnedUniqueName, uid: u32) {

@@ -19,65 +19,26 @@ pub enum Rule {
 
 /// Every method and its rule; what is not here is refused.
 pub const TABLE: &[(&str, &str, Rule)] = &[
-    (
-        "org.vgpu.Host1.Manager",
-        "CreateVgpu",
-        Rule::Needs(Action::Create),
-    ),
+    ("org.vgpu.Host1.Manager", "CreateVgpu", Rule::Needs(Action::Create)),
     ("org.vgpu.Host1.Manager", "GetGpu", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "GetVgpu", Rule::Everyone),
-    (
-        "org.vgpu.Host1.Manager",
-        "GetVgpuByPid",
-        Rule::OwnerOr(Action::Inspect),
-    ),
+    ("org.vgpu.Host1.Manager", "GetVgpuByPid", Rule::OwnerOr(Action::Inspect)),
     ("org.vgpu.Host1.Manager", "ListGpus", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListProfiles", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListVgpus", Rule::Everyone),
-    (
-        "org.vgpu.Host1.Manager",
-        "Rescan",
-        Rule::Needs(Action::ConfigureGpu),
-    ),
+    ("org.vgpu.Host1.Manager", "Rescan", Rule::Needs(Action::ConfigureGpu)),
     ("org.vgpu.Host1.Gpu", "Explain", Rule::Everyone),
-    (
-        "org.vgpu.Host1.Gpu",
-        "SetVfCount",
-        Rule::Needs(Action::ConfigureGpu),
-    ),
-    (
-        "org.vgpu.Host1.Vgpu",
-        "GetHolders",
-        Rule::OwnerOr(Action::Inspect),
-    ),
-    (
-        "org.vgpu.Host1.Vgpu",
-        "OpenDevice",
-        Rule::OwnerNeeds(Action::OpenDevice),
-    ),
-    (
-        "org.vgpu.Host1.Vgpu",
-        "Probe",
-        Rule::OwnerNeeds(Action::OpenDevice),
-    ),
-    (
-        "org.vgpu.Host1.Vgpu",
-        "Remove",
-        Rule::OwnerNeeds(Action::Remove),
-    ),
-    (
-        "org.vgpu.Host1.Job",
-        "Cancel",
-        Rule::OwnerOr(Action::ManageOthers),
-    ),
+    ("org.vgpu.Host1.Gpu", "SetVfCount", Rule::Needs(Action::ConfigureGpu)),
+    ("org.vgpu.Host1.Vgpu", "GetHolders", Rule::OwnerOr(Action::Inspect)),
+    ("org.vgpu.Host1.Vgpu", "OpenDevice", Rule::OwnerNeeds(Action::OpenDevice)),
+    ("org.vgpu.Host1.Vgpu", "Probe", Rule::OwnerNeeds(Action::OpenDevice)),
+    ("org.vgpu.Host1.Vgpu", "Remove", Rule::OwnerNeeds(Action::Remove)),
+    ("org.vgpu.Host1.Job", "Cancel", Rule::OwnerOr(Action::ManageOthers)),
 ];
 
 /// The rule of a method, `None` when it has none and is to be refused.
 pub fn rule(interface: &str, member: &str) -> Option<Rule> {
-    TABLE
-        .iter()
-        .find(|(i, m, _)| (*i, *m) == (interface, member))
-        .map(|(.., rule)| *rule)
+    TABLE.iter().find(|(i, m, _)| (*i, *m) == (interface, member)).map(|(.., rule)| *rule)
 }
 
 /// Who calls.
@@ -94,23 +55,13 @@ pub struct Caller<'a> {
 impl<'a> Caller<'a> {
     /// The caller of that message; interactive when the message allows it.
     pub fn new(uid: u32, call: &'a Header<'a>) -> Self {
-        let interactive = call
-            .primary()
-            .flags()
-            .contains(Flags::ALLOW_INTERACTIVE_AUTH);
-        Self {
-            uid,
-            call,
-            interactive,
-        }
+        let interactive = call.primary().flags().contains(Flags::ALLOW_INTERACTIVE_AUTH);
+        Self { uid, call, interactive }
     }
 
     /// The same caller, not to be asked for a password.
     pub fn quietly(self) -> Self {
-        Self {
-            interactive: false,
-            ..self
-        }
+        Self { interactive: false, ..self }
     }
 }
 
@@ -174,11 +125,7 @@ pub async fn authorize(
             Ok(Verdict::No) => return Err(Denied::Refused { uid, action }),
             Ok(Verdict::Challenge) => return Err(Denied::Interactive { uid, action }),
             Err(source) => {
-                return Err(Denied::Unavailable {
-                    uid,
-                    action,
-                    source,
-                });
+                return Err(Denied::Unavailable { uid, action, source });
             }
         }
     }

@@ -32,19 +32,12 @@ fn elements(xml: &str) -> Vec<(String, Vec<(String, String)>)> {
 
 fn read(element: &BytesStart<'_>) -> (String, Vec<(String, String)>) {
     let attributes = element.attributes().map(Result::unwrap);
-    let attributes = attributes
-        .map(|a| (a.key.as_ref().into(), a.value.into()))
-        .collect();
+    let attributes = attributes.map(|a| (a.key.as_ref().into(), a.value.into())).collect();
     (element.name().as_ref().into(), attributes)
 }
 
 fn attribute(attributes: &[(String, String)], name: &str) -> String {
-    attributes
-        .iter()
-        .find(|(key, _)| key == name)
-        .expect("the attribute")
-        .1
-        .clone()
+    attributes.iter().find(|(key, _)| key == name).expect("the attribute").1.clone()
 }
 
 #[test]
@@ -62,16 +55,10 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
             }
         }
     }
-    let table: BTreeSet<_> = TABLE
-        .iter()
-        .map(|(i, m, _)| ((*i).to_owned(), (*m).to_owned()))
-        .collect();
+    let table: BTreeSet<_> =
+        TABLE.iter().map(|(i, m, _)| ((*i).to_owned(), (*m).to_owned())).collect();
     assert_eq!(table, methods);
-    assert_eq!(
-        table.len(),
-        TABLE.len(),
-        "a method stands twice in the table"
-    );
+    assert_eq!(table.len(), TABLE.len(), "a method stands twice in the table");
 }
 
 #[test]
@@ -81,41 +68,21 @@ fn the_policy_declares_exactly_the_actions() {
         .filter(|(element, _)| element == "action")
         .map(|(_, attributes)| attribute(&attributes, "id"))
         .collect();
-    let actions: Vec<String> = Action::ALL
-        .iter()
-        .map(|action| action.id().to_owned())
-        .collect();
+    let actions: Vec<String> = Action::ALL.iter().map(|action| action.id().to_owned()).collect();
     assert_eq!(declared, actions);
 }
 
 #[test]
 fn nothing_is_allowed_unasked() {
-    for default in [
-        "<allow_any>no<",
-        "<allow_inactive>no<",
-        "<allow_active>auth_admin_keep<",
-    ] {
-        assert_eq!(
-            POLICY.matches(default).count(),
-            Action::ALL.len(),
-            "{default}"
-        );
+    for default in ["<allow_any>no<", "<allow_inactive>no<", "<allow_active>auth_admin_keep<"] {
+        assert_eq!(POLICY.matches(default).count(), Action::ALL.len(), "{default}");
     }
     assert_eq!(POLICY.matches("<allow_").count(), 3 * Action::ALL.len());
 }
 
 #[test]
 fn the_example_names_real_actions() {
-    let named: Vec<&str> = EXAMPLE
-        .split('"')
-        .filter(|text| text.starts_with("org.vgpu.host1."))
-        .collect();
-    assert_eq!(
-        named,
-        [
-            Action::Create.id(),
-            Action::Remove.id(),
-            Action::OpenDevice.id()
-        ]
-    );
+    let named: Vec<&str> =
+        EXAMPLE.split('"').filter(|text| text.starts_with("org.vgpu.host1.")).collect();
+    assert_eq!(named, [Action::Create.id(), Action::Remove.id(), Action::OpenDevice.id()]);
 }

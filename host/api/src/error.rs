@@ -103,9 +103,7 @@ impl Failure {
                     .map(|(_, details)| details)
                     .unwrap_or_default();
                 let text_of = |key| {
-                    details
-                        .get(key)
-                        .and_then(|value| value.try_clone().ok()?.try_into().ok())
+                    details.get(key).and_then(|value| value.try_clone().ok()?.try_into().ok())
                 };
                 Some(Self {
                     name: name.to_string(),
@@ -119,18 +117,9 @@ impl Failure {
                 })
             }
             zbus::Error::FDO(error) => {
-                let text = zbus::DBusError::description(&**error)
-                    .unwrap_or_default()
-                    .to_owned();
+                let text = zbus::DBusError::description(&**error).unwrap_or_default().to_owned();
                 let name = zbus::DBusError::name(&**error).to_string();
-                Some(Self {
-                    name,
-                    text,
-                    code: None,
-                    path: None,
-                    errno: None,
-                    holder: None,
-                })
+                Some(Self { name, text, code: None, path: None, errno: None, holder: None })
             }
             _ => None,
         }
@@ -139,10 +128,6 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.text.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            f.write_str(&self.text)
-        }
+        if self.text.is_empty() { f.write_str(&self.name) } else { f.write_str(&self.text) }
     }
 }

@@ -7,15 +7,9 @@ use super::*;
 #[test]
 fn paths_look_as_documented() {
     assert_eq!(gpu("0000:41:00.0"), "/org/vgpu/Host1/gpus/pci_0000_41_00_0");
-    assert_eq!(
-        gpu("10000:e1:00.0"),
-        "/org/vgpu/Host1/gpus/pci_10000_e1_00_0"
-    );
+    assert_eq!(gpu("10000:e1:00.0"), "/org/vgpu/Host1/gpus/pci_10000_e1_00_0");
     assert_eq!(gpu("mtty"), "/org/vgpu/Host1/gpus/mdev_mtty");
-    assert_eq!(
-        gpu("my-parent_1"),
-        "/org/vgpu/Host1/gpus/mdev_my_2dparent_5f1"
-    );
+    assert_eq!(gpu("my-parent_1"), "/org/vgpu/Host1/gpus/mdev_my_2dparent_5f1");
     assert_eq!(
         vgpu("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"),
         "/org/vgpu/Host1/vgpus/83b8f4f2_509f_382f_3c1e_e6bfe0fa1001"

@@ -30,12 +30,7 @@ struct Arguments {
     run_dir: PathBuf,
     /// What to log: error, warn, info, debug, trace, or more exactly as in
     /// vgpu_mdev=debug
-    #[arg(
-        long,
-        value_name = "FILTER",
-        env = "VGPU_HOSTD_LOG",
-        default_value = "info"
-    )]
+    #[arg(long, value_name = "FILTER", env = "VGPU_HOSTD_LOG", default_value = "info")]
     log: EnvFilter,
 }
 
@@ -54,9 +49,7 @@ fn main() -> ExitCode {
     }
     let options = Options {
         bus: arguments.bus,
-        kernel: arguments
-            .simulate
-            .map_or(KernelChoice::Real, KernelChoice::Simulated),
+        kernel: arguments.simulate.map_or(KernelChoice::Real, KernelChoice::Simulated),
         config: arguments.config,
         run_dir: arguments.run_dir,
     };

@@ -51,10 +51,7 @@ impl Call {
 
     /// The sender's unique name, empty when the message has none.
     pub(crate) fn sender(&self) -> String {
-        self.header()
-            .sender()
-            .map(ToString::to_string)
-            .unwrap_or_default()
+        self.header().sender().map(ToString::to_string).unwrap_or_default()
     }
 
     /// The arguments.
@@ -62,15 +59,12 @@ impl Call {
     /// # Errors
     /// InvalidArgs when the message breaks its own signature.
     pub(crate) fn args<T: DeserializeOwned + Type>(&self) -> Result<T, Fault> {
-        self.message
-            .body()
-            .deserialize_ignore_signature()
-            .map_err(|error| {
-                Fault::invalid(format!(
-                    "the arguments of {} cannot be read: {error}",
-                    self.method.member
-                ))
-            })
+        self.message.body().deserialize_ignore_signature().map_err(|error| {
+            Fault::invalid(format!(
+                "the arguments of {} cannot be read: {error}",
+                self.method.member
+            ))
+        })
     }
 
     /// The reply with that body.
@@ -84,21 +78,13 @@ impl Call {
             "the results of {}",
             self.method.member
         );
-        Message::method_return(&self.header())
-            .build(body)
-            .map_err(|error| {
-                Fault::failed(format!(
-                    "the reply of {} cannot be made: {error}",
-                    self.method.member
-                ))
-            })
+        Message::method_return(&self.header()).build(body).map_err(|error| {
+            Fault::failed(format!("the reply of {} cannot be made: {error}", self.method.member))
+        })
     }
 }
 
 /// Whether the sender of a message waits for a reply.
 pub(crate) fn wants_reply(message: &Message) -> bool {
-    !message
-        .primary_header()
-        .flags()
-        .contains(Flags::NO_REPLY_EXPECTED)
+    !message.primary_header().flags().contains(Flags::NO_REPLY_EXPECTED)
 }

@@ -52,40 +52,16 @@ const fn method(
     output: &'static str,
     handler: Handler,
 ) -> Method {
-    Method {
-        interface,
-        member,
-        input,
-        output,
-        handler,
-    }
+    Method { interface, member, input, output, handler }
 }
 
 /// All methods.
 pub(crate) const METHODS: &[Method] = &[
     method(standard::PEER, "Ping", "", "", Handler::Ping),
-    method(
-        standard::PEER,
-        "GetMachineId",
-        "",
-        "s",
-        Handler::GetMachineId,
-    ),
-    method(
-        standard::INTROSPECTABLE,
-        "Introspect",
-        "",
-        "s",
-        Handler::Introspect,
-    ),
+    method(standard::PEER, "GetMachineId", "", "s", Handler::GetMachineId),
+    method(standard::INTROSPECTABLE, "Introspect", "", "s", Handler::Introspect),
     method(standard::PROPERTIES, "Get", "ss", "v", Handler::Get),
-    method(
-        standard::PROPERTIES,
-        "GetAll",
-        "s",
-        "a{sv}",
-        Handler::GetAll,
-    ),
+    method(standard::PROPERTIES, "GetAll", "s", "a{sv}", Handler::GetAll),
     method(standard::PROPERTIES, "Set", "ssv", "", Handler::Set),
     method(
         standard::OBJECT_MANAGER,
@@ -94,55 +70,19 @@ pub(crate) const METHODS: &[Method] = &[
         "a{oa{sa{sv}}}",
         Handler::GetManagedObjects,
     ),
-    method(
-        names::MANAGER,
-        "CreateVgpu",
-        "sa{sv}",
-        "obo",
-        Handler::CreateVgpu,
-    ),
+    method(names::MANAGER, "CreateVgpu", "sa{sv}", "obo", Handler::CreateVgpu),
     method(names::MANAGER, "GetGpu", "s", "o", Handler::GetGpu),
     method(names::MANAGER, "GetVgpu", "s", "o", Handler::GetVgpu),
-    method(
-        names::MANAGER,
-        "GetVgpuByPid",
-        "u",
-        "o",
-        Handler::GetVgpuByPid,
-    ),
-    method(
-        names::MANAGER,
-        "ListGpus",
-        "",
-        "a(ssssssuuu)",
-        Handler::ListGpus,
-    ),
-    method(
-        names::MANAGER,
-        "ListProfiles",
-        "a{sv}",
-        "a(ssssstuus)",
-        Handler::ListProfiles,
-    ),
-    method(
-        names::MANAGER,
-        "ListVgpus",
-        "a{sv}",
-        "a(sssssuu)",
-        Handler::ListVgpus,
-    ),
+    method(names::MANAGER, "GetVgpuByPid", "u", "o", Handler::GetVgpuByPid),
+    method(names::MANAGER, "ListGpus", "", "a(ssssssuuu)", Handler::ListGpus),
+    method(names::MANAGER, "ListProfiles", "a{sv}", "a(ssssstuus)", Handler::ListProfiles),
+    method(names::MANAGER, "ListVgpus", "a{sv}", "a(sssssuu)", Handler::ListVgpus),
     method(names::MANAGER, "Rescan", "", "", Handler::Rescan),
     method(names::GPU, "Explain", "s", "s", Handler::Explain),
     method(names::GPU, "SetVfCount", "ua{sv}", "o", Handler::SetVfCount),
     method(names::VGPU, "Remove", "a{sv}", "o", Handler::Remove),
     method(names::VGPU, "Probe", "", "a{sv}", Handler::Probe),
-    method(
-        names::VGPU,
-        "OpenDevice",
-        "a{sv}",
-        "a{sh}a{sv}",
-        Handler::OpenDevice,
-    ),
+    method(names::VGPU, "OpenDevice", "a{sv}", "a{sh}a{sv}", Handler::OpenDevice),
     method(names::VGPU, "GetHolders", "", "a(uss)", Handler::GetHolders),
     method(names::JOB, "Cancel", "", "", Handler::Cancel),
 ];

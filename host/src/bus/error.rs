@@ -30,11 +30,7 @@ struct FaultDetails {
 impl Fault {
     /// A failure of that name and text.
     pub(crate) fn new(name: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            name,
-            text: text.into(),
-            details: None,
-        }
+        Self { name, text: text.into(), details: None }
     }
 
     /// An argument makes no sense.
@@ -49,18 +45,12 @@ impl Fault {
 
     /// Whether it names a process.
     pub(crate) fn names_a_process(&self) -> bool {
-        self.details
-            .as_ref()
-            .is_some_and(|details| details.holder.is_some())
+        self.details.as_ref().is_some_and(|details| details.holder.is_some())
     }
 
     /// The same without the process that it names.
     pub(crate) fn without_process(mut self) -> Self {
-        if let Some(holder) = self
-            .details
-            .as_mut()
-            .and_then(|details| details.holder.take())
-        {
+        if let Some(holder) = self.details.as_mut().and_then(|details| details.holder.take()) {
             let words = Error::holder_words(&holder);
             self.text = self.text.replace(&words, " (held by a process)");
         }

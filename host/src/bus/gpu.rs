@@ -73,53 +73,27 @@ impl Interface for Gpu {
             emits: Emits::Change,
             get: |gpu| gpu.vf_count.into(),
         },
-        Property {
-            name: "Profiles",
-            signature: "a{s(sstu)}",
-            emits: Emits::Change,
-            get: profiles,
-        },
-        Property {
-            name: "Capacity",
-            signature: "a{s(us)}",
-            emits: Emits::Change,
-            get: capacity,
-        },
-        Property {
-            name: "Problems",
-            signature: "a(ss)",
-            emits: Emits::Change,
-            get: problems,
-        },
-        Property {
-            name: "Functions",
-            signature: "aa{sv}",
-            emits: Emits::Change,
-            get: functions,
-        },
+        Property { name: "Profiles", signature: "a{s(sstu)}", emits: Emits::Change, get: profiles },
+        Property { name: "Capacity", signature: "a{s(us)}", emits: Emits::Change, get: capacity },
+        Property { name: "Problems", signature: "a(ss)", emits: Emits::Change, get: problems },
+        Property { name: "Functions", signature: "aa{sv}", emits: Emits::Change, get: functions },
     ];
 }
 
 fn profiles(gpu: &Gpu) -> Variant<'_> {
     let facts = gpu.profiles.iter().map(|profile| {
-        let facts: ProfileFacts = (
-            profile.name.clone(),
-            profile.short_name.clone(),
-            profile.framebuffer,
-            profile.total,
-        );
+        let facts: ProfileFacts =
+            (profile.name.clone(), profile.short_name.clone(), profile.framebuffer, profile.total);
         (profile.id.as_str(), facts)
     });
     facts.collect::<BTreeMap<_, _>>().into()
 }
 
 fn capacity(gpu: &Gpu) -> Variant<'_> {
-    let facts = gpu.profiles.iter().map(|profile| {
-        (
-            profile.id.as_str(),
-            (profile.available, profile.reason_code()),
-        )
-    });
+    let facts = gpu
+        .profiles
+        .iter()
+        .map(|profile| (profile.id.as_str(), (profile.available, profile.reason_code())));
     facts.collect::<BTreeMap<_, _>>().into()
 }
 
@@ -132,23 +106,14 @@ fn problems(gpu: &Gpu) -> Variant<'_> {
 }
 
 fn functions(gpu: &Gpu) -> Variant<'_> {
-    gpu.functions
-        .iter()
-        .map(function)
-        .collect::<Vec<_>>()
-        .into()
+    gpu.functions.iter().map(function).collect::<Vec<_>>().into()
 }
 
 fn function(function: &Function) -> BTreeMap<&'static str, Variant<'_>> {
-    let vgpu = function
-        .vgpu
-        .map_or_else(path::none, |uuid| path::vgpu(&uuid.to_string()));
+    let vgpu = function.vgpu.map_or_else(path::none, |uuid| path::vgpu(&uuid.to_string()));
     BTreeMap::from([
         ("Address", function.address.to_string().into()),
-        (
-            "Driver",
-            function.driver.as_deref().unwrap_or_default().into(),
-        ),
+        ("Driver", function.driver.as_deref().unwrap_or_default().into()),
         ("State", function.state.as_str().into()),
         ("Vgpu", vgpu.into()),
     ])
@@ -156,9 +121,7 @@ fn function(function: &Function) -> BTreeMap<&'static str, Variant<'_>> {
 
 /// A number that is -1 where there is none, as the kernel does.
 pub(crate) fn signed(number: Option<u32>) -> i32 {
-    number
-        .and_then(|number| i32::try_from(number).ok())
-        .unwrap_or(-1)
+    number.and_then(|number| i32::try_from(number).ok()).unwrap_or(-1)
 }
 
 /// Answers `Explain`.
@@ -180,13 +143,8 @@ pub(crate) async fn set_vf_count(
     let (count, options): (u32, HashMap<String, OwnedVariant>) = call.args()?;
     Options::new("SetVfCount", options, &[])?;
     let asker = service.asker(call).await?;
-    asker
-        .may(rule, None, &Details::from([("gpu", gpu.id.to_string())]))
-        .await?;
-    let work = Work::new(
-        asker.uid,
-        format!("setting the VFs of {} to {count}", gpu.id),
-    );
+    asker.may(rule, None, &Details::from([("gpu", gpu.id.to_string())])).await?;
+    let work = Work::new(asker.uid, format!("setting the VFs of {} to {count}", gpu.id));
     let (engine, gpu, control) = (service.engine.clone(), gpu.id.clone(), work.control());
     work.run(
         service,

@@ -125,11 +125,7 @@ fn xml(service: &Service, picture: &Snapshot, object: &Object) -> String {
         }
         Object::Node(Node::Jobs) => {
             let jobs = service.jobs.all();
-            children(
-                &mut xml,
-                jobs.len(),
-                jobs.iter().map(|job| job.path().to_string()),
-            );
+            children(&mut xml, jobs.len(), jobs.iter().map(|job| job.path().to_string()));
         }
         Object::Gpu(_) | Object::Vgpu(_) | Object::Job(_) => {}
     }
@@ -161,9 +157,7 @@ fn bare(file: &str) -> String {
     let mut bare = String::from("  ");
     while let Some((before, comment)) = rest.split_once("<!--") {
         bare.push_str(before.trim_end_matches(' '));
-        rest = comment
-            .split_once("-->")
-            .map_or("", |(_, after)| after.trim_start_matches('\n'));
+        rest = comment.split_once("-->").map_or("", |(_, after)| after.trim_start_matches('\n'));
     }
     bare.push_str(rest);
     bare
@@ -182,13 +176,7 @@ mod tests {
                 bare.starts_with("  <interface name=") && bare.ends_with("  </interface>\n"),
                 "{bare}"
             );
-            for element in [
-                "<method ",
-                "<property ",
-                "<signal ",
-                "<arg ",
-                "<annotation ",
-            ] {
+            for element in ["<method ", "<property ", "<signal ", "<arg ", "<annotation "] {
                 assert_eq!(
                     bare.matches(element).count(),
                     file.matches(element).count(),
@@ -205,9 +193,6 @@ mod tests {
         assert_eq!(xml, "  <node name=\"b\"/>\n  <node name=\"c\"/>\n");
         xml.clear();
         children(&mut xml, 65, (0..65).map(|n| n.to_string()));
-        assert_eq!(
-            xml,
-            "  <!-- 65 objects: GetManagedObjects of /org/vgpu/Host1 lists them -->\n"
-        );
+        assert_eq!(xml, "  <!-- 65 objects: GetManagedObjects of /org/vgpu/Host1 lists them -->\n");
     }
 }

@@ -66,12 +66,7 @@ impl Jobs {
     /// Makes a job of work that goes on.
     pub(crate) fn begin(&self, operation: String, owner_uid: u32, control: Control) -> Arc<Job> {
         let id = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let job = Arc::new(Job {
-            id,
-            operation,
-            owner_uid,
-            control,
-        });
+        let job = Arc::new(Job { id, operation, owner_uid, control });
         lock(&self.running).insert(id, job.clone());
         job
     }
@@ -100,15 +95,8 @@ pub(crate) async fn cancel(
     rule: Rule,
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
-    asker
-        .may(rule, Some(job.owner_uid), &Details::new())
-        .await?;
-    tracing::info!(
-        uid = asker.uid,
-        job = job.id,
-        "cancelling: {}",
-        job.operation
-    );
+    asker.may(rule, Some(job.owner_uid), &Details::new()).await?;
+    tracing::info!(uid = asker.uid, job = job.id, "cancelling: {}", job.operation);
     job.control.cancel();
     call.reply(&())
 }

@@ -32,10 +32,7 @@ pub(crate) struct Permit {
 impl Limits {
     /// Nothing at work.
     pub(crate) fn new() -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(IN_ALL)),
-            by_sender: Arc::default(),
-        }
+        Self { all: Arc::new(Semaphore::new(IN_ALL)), by_sender: Arc::default() }
     }
 
     /// Lets a call of that sender begin.
@@ -55,17 +52,11 @@ impl Limits {
             if *of_one == 0 {
                 by_sender.remove(&sender);
             }
-            return Err(too_many(format!(
-                "{IN_ALL} calls are at work; try again later"
-            )));
+            return Err(too_many(format!("{IN_ALL} calls are at work; try again later")));
         };
         *of_one += 1;
         drop(by_sender);
-        Ok(Permit {
-            sender,
-            by_sender: self.by_sender.clone(),
-            _one_of_all: permit,
-        })
+        Ok(Permit { sender, by_sender: self.by_sender.clone(), _one_of_all: permit })
     }
 
     /// Returns when nothing is at work.
@@ -100,13 +91,8 @@ mod tests {
     #[test]
     fn one_sender_cannot_take_it_all() {
         let limits = Limits::new();
-        let mut held: Vec<_> = (0..OF_ONE)
-            .map(|_| limits.begin(":1.1".into()).unwrap())
-            .collect();
-        assert_eq!(
-            limits.begin(":1.1".into()).err().unwrap().name,
-            standard::LIMITS_EXCEEDED
-        );
+        let mut held: Vec<_> = (0..OF_ONE).map(|_| limits.begin(":1.1".into()).unwrap()).collect();
+        assert_eq!(limits.begin(":1.1".into()).err().unwrap().name, standard::LIMITS_EXCEEDED);
         let other = limits.begin(":1.2".into()).unwrap();
         held.pop();
         assert!(limits.begin(":1.1".into()).is_ok());
@@ -117,15 +103,9 @@ mod tests {
     #[test]
     fn all_together_are_limited() {
         let limits = Limits::new();
-        let held: Vec<_> = (0..IN_ALL)
-            .map(|n| limits.begin(format!(":1.{n}")).unwrap())
-            .collect();
+        let held: Vec<_> = (0..IN_ALL).map(|n| limits.begin(format!(":1.{n}")).unwrap()).collect();
         let fault = limits.begin(":1.999".into()).err().unwrap();
-        assert!(
-            fault.text.starts_with("64 calls are at work"),
-            "{}",
-            fault.text
-        );
+        assert!(fault.text.starts_with("64 calls are at work"), "{}", fault.text);
         drop(held);
         assert!(limits.begin(":1.999".into()).is_ok());
         assert!(lock(&limits.by_sender).is_empty());

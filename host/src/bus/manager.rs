@@ -73,9 +73,7 @@ pub(crate) fn list_profiles(picture: &Snapshot, call: &Call) -> Result<Message, 
     if let Some(id) = &only {
         known_gpu(picture, id)?;
     }
-    let gpus = picture
-        .gpus()
-        .filter(|gpu| only.as_ref().is_none_or(|only| *only == gpu.id));
+    let gpus = picture.gpus().filter(|gpu| only.as_ref().is_none_or(|only| *only == gpu.id));
     let entries = gpus.flat_map(|gpu| {
         gpu.profiles.iter().map(|profile| ProfileEntry {
             gpu: gpu.id.to_string().into(),
@@ -95,11 +93,8 @@ pub(crate) fn list_profiles(picture: &Snapshot, call: &Call) -> Result<Message, 
 /// Answers `ListVgpus`.
 pub(crate) fn list_vgpus(picture: &Snapshot, call: &Call) -> Result<Message, Fault> {
     let (filter,): (HashMap<String, OwnedVariant>,) = call.args()?;
-    let mut filter = Options::new(
-        "ListVgpus",
-        filter,
-        &[option::GPU, option::OWNER_UID, option::MANAGED],
-    )?;
+    let mut filter =
+        Options::new("ListVgpus", filter, &[option::GPU, option::OWNER_UID, option::MANAGED])?;
     let gpu = gpu_option(&mut filter)?;
     let owner = filter.number(option::OWNER_UID)?;
     let managed = filter.flag(option::MANAGED)?;
@@ -132,13 +127,9 @@ fn short_name<'a>(picture: &'a Snapshot, vgpu: &'a Vgpu) -> Cow<'a, str> {
     let Some(id) = &vgpu.profile else {
         return "".into();
     };
-    let profiles = picture
-        .gpu(&vgpu.gpu)
-        .map_or(&[][..], |gpu| &gpu.profiles[..]);
+    let profiles = picture.gpu(&vgpu.gpu).map_or(&[][..], |gpu| &gpu.profiles[..]);
     let profile = profiles.iter().find(|profile| profile.id == *id);
-    profile
-        .map_or(id.as_str(), |profile| &profile.short_name)
-        .into()
+    profile.map_or(id.as_str(), |profile| &profile.short_name).into()
 }
 
 /// Answers `GetGpu`.
@@ -156,9 +147,7 @@ pub(crate) fn get_vgpu(picture: &Snapshot, call: &Call) -> Result<Message, Fault
         Ok(uuid) => picture.vgpu(uuid),
         Err(_) => {
             let name: VgpuName = name.parse()?;
-            picture
-                .vgpus()
-                .find(|vgpu| vgpu.name.as_ref() == Some(&name))
+            picture.vgpus().find(|vgpu| vgpu.name.as_ref() == Some(&name))
         }
     };
     match vgpu {
@@ -186,9 +175,7 @@ pub(crate) async fn get_vgpu_by_pid(
     let held = work::blocking(move || engine.held_by(pid)).await?;
     let vgpu = held.iter().find_map(|uuid| picture.vgpu(*uuid));
     // Also that a process holds none is for those alone who may look.
-    asker
-        .may(rule, vgpu.map(|vgpu| vgpu.owner_uid), &Details::new())
-        .await?;
+    asker.may(rule, vgpu.map(|vgpu| vgpu.owner_uid), &Details::new()).await?;
     match vgpu {
         Some(vgpu) => call.reply(&(path::vgpu(&vgpu.uuid.to_string()),)),
         None => Err(Fault::new(
@@ -222,11 +209,7 @@ pub(crate) async fn create_vgpu(
     let uuid = *request.uuid.get_or_insert_with(Uuid::new_v4);
     may_create(&asker, picture, &request, rule).await?;
 
-    let place = request
-        .gpu
-        .as_ref()
-        .map(|gpu| format!(" on {gpu}"))
-        .unwrap_or_default();
+    let place = request.gpu.as_ref().map(|gpu| format!(" on {gpu}")).unwrap_or_default();
     let operation = format!("creating {uuid}, {}{place}", echo(&request.profile));
     let work = Work::new(asker.uid, operation);
     let (engine, control) = (service.engine.clone(), work.control());
@@ -264,18 +247,9 @@ fn create_request(
         )));
     }
     let mut options = Options::new("CreateVgpu", options, &known)?;
-    let uuid = options
-        .text(option::UUID)?
-        .map(|text| parse_uuid(&text))
-        .transpose()?;
-    let name = options
-        .text(option::NAME)?
-        .map(|text| text.parse())
-        .transpose()?;
-    let function = options
-        .text(option::FUNCTION)?
-        .map(|text| text.parse())
-        .transpose();
+    let uuid = options.text(option::UUID)?.map(|text| parse_uuid(&text)).transpose()?;
+    let name = options.text(option::NAME)?.map(|text| text.parse()).transpose()?;
+    let function = options.text(option::FUNCTION)?.map(|text| text.parse()).transpose();
     let request = CreateRequest {
         profile,
         gpu: gpu_option(&mut options)?,
@@ -309,32 +283,23 @@ async fn may_create(
     asker.may(rule, None, &details).await?;
     let existing = request.uuid.and_then(|uuid| picture.vgpu(uuid));
     if request.owner_uid != asker.uid || existing.is_some_and(|vgpu| vgpu.owner_uid != asker.uid) {
-        asker
-            .may(Rule::Needs(Action::ManageOthers), None, &details)
-            .await?;
+        asker.may(Rule::Needs(Action::ManageOthers), None, &details).await?;
     }
     if request.enable_vfs || may_take_whole_gpu(picture, request) {
-        asker
-            .may(Rule::Needs(Action::ConfigureGpu), None, &details)
-            .await?;
+        asker.may(Rule::Needs(Action::ConfigureGpu), None, &details).await?;
     }
     Ok(())
 }
 
 /// Whether a profile of that name stands for a whole GPU.
 fn may_take_whole_gpu(picture: &Snapshot, request: &CreateRequest) -> bool {
-    let gpus = picture
-        .gpus()
-        .filter(|gpu| request.gpu.as_ref().is_none_or(|id| *id == gpu.id));
+    let gpus = picture.gpus().filter(|gpu| request.gpu.as_ref().is_none_or(|id| *id == gpu.id));
     gpus.flat_map(|gpu| gpu.profiles_called(&request.profile))
         .any(|profile| profile.framework == Framework::Passthrough)
 }
 
 fn gpu_option(options: &mut Options) -> Result<Option<GpuId>, Fault> {
-    Ok(options
-        .text(option::GPU)?
-        .map(|text| text.parse())
-        .transpose()?)
+    Ok(options.text(option::GPU)?.map(|text| text.parse()).transpose()?)
 }
 
 fn known_gpu<'a>(picture: &'a Snapshot, id: &GpuId) -> Result<&'a Gpu, Fault> {

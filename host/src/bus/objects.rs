@@ -64,10 +64,7 @@ pub(crate) fn find(service: &Service, picture: &Snapshot, path: &str) -> Option<
     match path::parse(path)? {
         Name::Manager => Some(Object::Manager),
         Name::Gpu(id) => picture.gpu(&id.parse().ok()?).cloned().map(Object::Gpu),
-        Name::Vgpu(uuid) => picture
-            .vgpu(parse_uuid(&uuid).ok()?)
-            .cloned()
-            .map(Object::Vgpu),
+        Name::Vgpu(uuid) => picture.vgpu(parse_uuid(&uuid).ok()?).cloned().map(Object::Vgpu),
         Name::Job(id) => service.jobs.find(id).map(Object::Job),
     }
 }

@@ -132,11 +132,7 @@ mod tests {
 
     #[test]
     fn options_are_taken_by_type() {
-        let given = [
-            ("gpu", "mtty".into()),
-            ("owner-uid", 7u32.into()),
-            ("force", true.into()),
-        ];
+        let given = [("gpu", "mtty".into()), ("owner-uid", 7u32.into()), ("force", true.into())];
         let mut options = options(&given, &["gpu", "owner-uid", "force", "name"]).unwrap();
         assert_eq!(options.text("gpu").unwrap().as_deref(), Some("mtty"));
         assert_eq!(options.number("owner-uid").unwrap(), Some(7));
@@ -146,37 +142,24 @@ mod tests {
 
     #[test]
     fn an_unknown_option_names_itself_and_the_known_ones() {
-        let fault = options(&[("gpuu", "mtty".into())], &["gpu", "uuid"])
-            .err()
-            .unwrap();
-        assert_eq!(
-            fault.text,
-            "CreateVgpu has no option \"gpuu\"; it takes gpu, uuid"
-        );
+        let fault = options(&[("gpuu", "mtty".into())], &["gpu", "uuid"]).err().unwrap();
+        assert_eq!(fault.text, "CreateVgpu has no option \"gpuu\"; it takes gpu, uuid");
         let fault = options(&[("a\u{1b}b", 1u32.into())], &[]).err().unwrap();
-        assert_eq!(
-            fault.text,
-            "CreateVgpu has no option \"a\\u{1b}b\"; it takes none"
-        );
+        assert_eq!(fault.text, "CreateVgpu has no option \"a\\u{1b}b\"; it takes none");
     }
 
     #[test]
     fn a_wrong_type_names_both() {
         let mut options = options(&[("gpu", 7u32.into())], &["gpu"]).unwrap();
         let text = options.text("gpu").unwrap_err().text;
-        assert_eq!(
-            text,
-            "the option gpu of CreateVgpu is a string (s), not of the type u"
-        );
+        assert_eq!(text, "the option gpu of CreateVgpu is a string (s), not of the type u");
     }
 
     #[test]
     fn a_long_text_is_repeated_in_part() {
         let fault = text("profile", "ä".repeat(500_000)).unwrap_err();
         assert!(
-            fault
-                .text
-                .starts_with("profile has 1000000 bytes, more than 255: \"ää"),
+            fault.text.starts_with("profile has 1000000 bytes, more than 255: \"ää"),
             "{}",
             fault.text
         );

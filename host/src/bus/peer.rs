@@ -14,9 +14,6 @@ pub(crate) fn ping(call: &Call) -> Result<Message, Fault> {
 pub(crate) fn machine_id(service: &Service, call: &Call) -> Result<Message, Fault> {
     match &service.machine_id {
         Some(id) => call.reply(&(id,)),
-        None => Err(Fault::new(
-            standard::FAILED,
-            "this host has no /etc/machine-id",
-        )),
+        None => Err(Fault::new(standard::FAILED, "this host has no /etc/machine-id")),
     }
 }

@@ -61,9 +61,7 @@ pub(crate) fn changed<'a, O: Interface>(
     before: &O,
     after: &'a O,
 ) -> Vec<(&'static str, Variant<'a>)> {
-    let told = O::PROPERTIES
-        .iter()
-        .filter(|property| property.emits == Emits::Change);
+    let told = O::PROPERTIES.iter().filter(|property| property.emits == Emits::Change);
     told.filter_map(|property| {
         let value = (property.get)(after);
         ((property.get)(before) != value).then_some((property.name, value))
@@ -120,24 +118,17 @@ pub(crate) fn set(call: &Call, object: &Object) -> Result<Message, Fault> {
 fn get_of<O: Interface>(call: &Call, object: &O, name: &str) -> Result<Message, Fault> {
     let property = known_property::<O>(name)?;
     let value = (property.get)(object);
-    debug_assert_eq!(
-        value.value_signature(),
-        property.signature,
-        "the property {name}"
-    );
+    debug_assert_eq!(value.value_signature(), property.signature, "the property {name}");
     call.reply(&value)
 }
 
 fn known_property<O: Interface>(name: &str) -> Result<&'static Property<O>, Fault> {
-    O::PROPERTIES
-        .iter()
-        .find(|property| property.name == name)
-        .ok_or_else(|| {
-            Fault::new(
-                standard::UNKNOWN_PROPERTY,
-                format!("{} has no property {}", O::NAME, echo(name)),
-            )
-        })
+    O::PROPERTIES.iter().find(|property| property.name == name).ok_or_else(|| {
+        Fault::new(
+            standard::UNKNOWN_PROPERTY,
+            format!("{} has no property {}", O::NAME, echo(name)),
+        )
+    })
 }
 
 /// An empty interface name means any: each object has one of ours.
@@ -150,13 +141,8 @@ fn known_interface(object: &Object, interface: &str) -> Result<(), Fault> {
 
 fn is_standard(interface: &str) -> bool {
     use vgpu_host_api::names::standard as names;
-    [
-        names::PEER,
-        names::INTROSPECTABLE,
-        names::PROPERTIES,
-        names::OBJECT_MANAGER,
-    ]
-    .contains(&interface)
+    [names::PEER, names::INTROSPECTABLE, names::PROPERTIES, names::OBJECT_MANAGER]
+        .contains(&interface)
 }
 
 fn no_interface(interface: &str) -> Fault {

@@ -111,13 +111,7 @@ impl Server {
             machine_id: host.machine_id,
             outgoing: sender,
         });
-        Ok(Self {
-            connection,
-            calls,
-            service,
-            picture: engine.snapshot(),
-            outgoing,
-        })
+        Ok(Self { connection, calls, service, picture: engine.snapshot(), outgoing })
     }
 
     /// Takes the service's name on the bus.
@@ -126,11 +120,7 @@ impl Server {
     /// When somebody has it, or the bus's policy refuses.
     pub async fn take_name(&self) -> Result<(), ServeError> {
         let flags = RequestNameFlags::DO_NOT_QUEUE;
-        match self
-            .connection
-            .request_name_with_flags(names::SERVICE, flags)
-            .await
-        {
+        match self.connection.request_name_with_flags(names::SERVICE, flags).await {
             Ok(_) => Ok(()),
             Err(zbus::Error::NameTaken) => Err(ServeError::NameTaken),
             Err(source) => Err(ServeError::Name { source }),
@@ -187,9 +177,7 @@ impl Server {
             Outgoing::JobNew(job) => self.connection.send_all(&signals::job_new(&job)?).await?,
             Outgoing::JobRemoved(job, end) => {
                 self.service.jobs.end(job.id);
-                self.connection
-                    .send_all(&signals::job_removed(&job, &end)?)
-                    .await?;
+                self.connection.send_all(&signals::job_removed(&job, &end)?).await?;
             }
         }
         Ok(())
@@ -239,10 +227,7 @@ impl Server {
             None => {
                 return Err(Fault::new(
                     standard::UNKNOWN_OBJECT,
-                    format!(
-                        "there is no object {}; it may have gone",
-                        echo(path.as_str())
-                    ),
+                    format!("there is no object {}; it may have gone", echo(path.as_str())),
                 ));
             }
         };
@@ -320,9 +305,9 @@ async fn work_on(
 ) -> Result<Option<Message>, Fault> {
     match (call.method().handler, object) {
         (Handler::CreateVgpu, _) => manager::create_vgpu(service, picture, call, rule).await,
-        (Handler::GetVgpuByPid, _) => manager::get_vgpu_by_pid(service, picture, call, rule)
-            .await
-            .map(Some),
+        (Handler::GetVgpuByPid, _) => {
+            manager::get_vgpu_by_pid(service, picture, call, rule).await.map(Some)
+        }
         (Handler::Rescan, _) => manager::rescan(service, call, rule).await.map(Some),
         (Handler::Explain, Object::Gpu(gpu)) => gpu::explain(service, call, gpu).await.map(Some),
         (Handler::SetVfCount, Object::Gpu(gpu)) => {
@@ -341,8 +326,6 @@ async fn work_on(
         (Handler::Cancel, Object::Job(job)) => {
             jobs::cancel(service, call, job, rule).await.map(Some)
         }
-        (handler, _) => Err(Fault::failed(format!(
-            "{handler:?} has no answer for this object"
-        ))),
+        (handler, _) => Err(Fault::failed(format!("{handler:?} has no answer for this object"))),
     }
 }

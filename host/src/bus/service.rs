@@ -55,11 +55,7 @@ impl Service {
     /// AccessDenied when the bus does not say.
     pub(crate) async fn asker<'a>(&'a self, call: &'a Call) -> Result<Asker<'a>, Fault> {
         let uid = self.callers.uid(&call.header()).await?;
-        Ok(Asker {
-            service: self,
-            call,
-            uid,
-        })
+        Ok(Asker { service: self, call, uid })
     }
 }
 
@@ -87,14 +83,6 @@ impl Asker<'_> {
     pub(crate) async fn would(&self, rule: Rule, owner: Option<u32>) -> bool {
         let header = self.call.header();
         let caller = Caller::new(self.uid, &header).quietly();
-        authorize(
-            &*self.service.authority,
-            caller,
-            rule,
-            owner,
-            &Details::new(),
-        )
-        .await
-        .is_ok()
+        authorize(&*self.service.authority, caller, rule, owner, &Details::new()).await.is_ok()
     }
 }

@@ -30,10 +30,9 @@ pub(crate) fn of_change(service: &Service, change: &Change) -> Result<Vec<Messag
 fn of_event(service: &Service, change: &Change, event: &Event) -> Result<Option<Message>> {
     let (before, after) = (&change.before, &change.after);
     match event {
-        Event::GpuAdded(id) => after
-            .gpu(id)
-            .map(|gpu| added(path::gpu(&id.to_string()), &**gpu))
-            .transpose(),
+        Event::GpuAdded(id) => {
+            after.gpu(id).map(|gpu| added(path::gpu(&id.to_string()), &**gpu)).transpose()
+        }
         Event::GpuChanged(id) => match (before.gpu(id), after.gpu(id)) {
             (Some(old), Some(new)) => {
                 properties_changed(path::gpu(&id.to_string()), &**old, &**new)
@@ -42,17 +41,13 @@ fn of_event(service: &Service, change: &Change, event: &Event) -> Result<Option<
         },
         Event::GpuRemoved(id) => removed(path::gpu(&id.to_string()), Gpu::NAME).map(Some),
         Event::VgpuAdded(uuid) => {
-            let vgpu = after
-                .vgpu(*uuid)
-                .map(|vgpu| service.vgpu_object(vgpu.clone()));
+            let vgpu = after.vgpu(*uuid).map(|vgpu| service.vgpu_object(vgpu.clone()));
             vgpu.map(|vgpu| added(vgpu.path(), &vgpu)).transpose()
         }
         Event::VgpuChanged(uuid) => match (before.vgpu(*uuid), after.vgpu(*uuid)) {
             (Some(old), Some(new)) => {
-                let (old, new) = (
-                    service.vgpu_object(old.clone()),
-                    service.vgpu_object(new.clone()),
-                );
+                let (old, new) =
+                    (service.vgpu_object(old.clone()), service.vgpu_object(new.clone()));
                 properties_changed(new.path(), &old, &new)
             }
             _ => Ok(None),

@@ -63,13 +63,7 @@ impl Interface for VgpuObject {
             name: "Profile",
             signature: "s",
             emits: Emits::Change,
-            get: |o| {
-                o.vgpu
-                    .profile
-                    .as_ref()
-                    .map_or("", |profile| profile.as_str())
-                    .into()
-            },
+            get: |o| o.vgpu.profile.as_ref().map_or("", |profile| profile.as_str()).into(),
         },
         Property {
             name: "Framework",
@@ -87,14 +81,7 @@ impl Interface for VgpuObject {
             name: "Address",
             signature: "as",
             emits: Emits::Change,
-            get: |o| {
-                o.vgpu
-                    .addresses
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .into()
-            },
+            get: |o| o.vgpu.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().into(),
         },
         Property {
             name: "IommuGroup",
@@ -102,12 +89,7 @@ impl Interface for VgpuObject {
             emits: Emits::Change,
             get: |o| signed(o.vgpu.iommu_group).into(),
         },
-        Property {
-            name: "Nodes",
-            signature: "a(ss)",
-            emits: Emits::Change,
-            get: nodes,
-        },
+        Property { name: "Nodes", signature: "a(ss)", emits: Emits::Change, get: nodes },
         Property {
             name: "OwnerUid",
             signature: "u",
@@ -131,10 +113,7 @@ impl Interface for VgpuObject {
 
 fn nodes(object: &VgpuObject) -> Variant<'_> {
     let nodes = object.vgpu.nodes.iter();
-    nodes
-        .map(|node| (kind(node.kind), format!("/dev/{}", node.path)))
-        .collect::<Vec<_>>()
-        .into()
+    nodes.map(|node| (kind(node.kind), format!("/dev/{}", node.path))).collect::<Vec<_>>().into()
 }
 
 fn kind(kind: NodeKind) -> &'static str {
@@ -146,10 +125,8 @@ fn kind(kind: NodeKind) -> &'static str {
 
 /// What a polkit rule can look at.
 fn details(vgpu: &Vgpu) -> Details {
-    let mut details = Details::from([
-        ("gpu", vgpu.gpu.to_string()),
-        ("uuid", vgpu.uuid.to_string()),
-    ]);
+    let mut details =
+        Details::from([("gpu", vgpu.gpu.to_string()), ("uuid", vgpu.uuid.to_string())]);
     if let Some(profile) = &vgpu.profile {
         details.insert("profile", profile.to_string());
     }
@@ -170,14 +147,9 @@ pub(crate) async fn remove(
     let (owner, details) = (Some(vgpu.owner_uid), details(vgpu));
     asker.may(rule, owner, &details).await?;
     if force {
-        asker
-            .may(Rule::OwnerNeeds(Action::Force), owner, &details)
-            .await?;
+        asker.may(Rule::OwnerNeeds(Action::Force), owner, &details).await?;
     }
-    let work = Work::new(
-        asker.uid,
-        format!("removing {} from {}", vgpu.uuid, vgpu.gpu),
-    );
+    let work = Work::new(asker.uid, format!("removing {} from {}", vgpu.uuid, vgpu.gpu));
     let (engine, uuid, control) = (service.engine.clone(), vgpu.uuid, work.control());
     work.run(
         service,
@@ -195,9 +167,7 @@ pub(crate) async fn probe(
     rule: Rule,
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
-    asker
-        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
-        .await?;
+    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let report = work::blocking(move || engine.probe(uuid)).await?;
     call.reply(&report_of(&report))
@@ -210,16 +180,11 @@ fn report_of(report: &ProbeReport) -> HashMap<&'static str, Variant<'static>> {
         None => "none",
     };
     let regions = report.regions.iter().map(|region| -> RegionFacts {
-        (
-            region.index,
-            region.size,
-            u64::from(region.readable == Some(true)),
-            region.flags,
-        )
+        (region.index, region.size, u64::from(region.readable == Some(true)), region.flags)
     });
-    let ids = report.pci_ids.map_or_else(String::new, |(vendor, device)| {
-        format!("{vendor:04x}:{device:04x}")
-    });
+    let ids = report
+        .pci_ids
+        .map_or_else(String::new, |(vendor, device)| format!("{vendor:04x}:{device:04x}"));
     HashMap::from([
         ("Interface", report.interface.clone().into()),
         ("CanReset", report.can_reset.into()),
@@ -243,9 +208,7 @@ pub(crate) async fn open_device(
     let mut options = Options::new("OpenDevice", options, &[option::GROUP])?;
     let group = options.flag(option::GROUP)?.unwrap_or(false);
     let asker = service.asker(call).await?;
-    asker
-        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
-        .await?;
+    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let opened = work::blocking(move || engine.open_device(uuid, group)).await?;
     tracing::info!(uid = asker.uid, %uuid, "opened {}", opened.node);
@@ -258,10 +221,7 @@ pub(crate) async fn open_device(
         ("Address", address.into()),
         ("MemlockNote", MEMLOCK_NOTE.into()),
     ]);
-    let fds = opened
-        .fds
-        .into_iter()
-        .map(|(name, fd)| (name, OwnedFd::from(fd)));
+    let fds = opened.fds.into_iter().map(|(name, fd)| (name, OwnedFd::from(fd)));
     call.reply(&(fds.collect::<HashMap<_, _>>(), info))
 }
 
@@ -276,9 +236,7 @@ pub(crate) async fn get_holders(
     rule: Rule,
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
-    asker
-        .may(rule, Some(vgpu.owner_uid), &details(vgpu))
-        .await?;
+    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let holders = work::blocking(move || engine.holders(uuid)).await?;
     let entries = holders.into_iter().map(|holder| HolderEntry {

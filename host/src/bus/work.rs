@@ -91,12 +91,7 @@ pub(crate) struct Work {
 impl Work {
     /// Work for that user; `operation` says what it does, for people.
     pub(crate) fn new(owner_uid: u32, operation: String) -> Self {
-        Self {
-            owner_uid,
-            operation,
-            control: Control::default(),
-            patience: PATIENCE,
-        }
+        Self { owner_uid, operation, control: Control::default(), patience: PATIENCE }
     }
 
     /// Follows and cancels it.
@@ -123,9 +118,7 @@ impl Work {
                 .inspect_err(|fault| tracing::warn!("{}: {}", self.operation, fault.text))?;
             return reply(Some(done), path::none()).map(Some);
         }
-        let job = service
-            .jobs
-            .begin(self.operation, self.owner_uid, self.control);
+        let job = service.jobs.begin(self.operation, self.owner_uid, self.control);
         service.put(Outgoing::JobNew(job.clone()));
         service.send(reply(None, job.path())?);
         let end = match running.await {
