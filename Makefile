@@ -45,6 +45,7 @@ BUSDIR ?= /usr/share/dbus-1
 POLKITDIR ?= /usr/share/polkit-1/actions
 UDEVDIR ?= /usr/lib/udev/rules.d
 TMPFILESDIR ?= /usr/lib/tmpfiles.d
+MODULESDIR ?= /usr/lib/modules-load.d
 # The Cargo profile: release, or dev.
 PROFILE ?= release
 
@@ -55,6 +56,7 @@ install uninstall: export BUSDIR := $(BUSDIR)
 install uninstall: export POLKITDIR := $(POLKITDIR)
 install uninstall: export UDEVDIR := $(UDEVDIR)
 install uninstall: export TMPFILESDIR := $(TMPFILESDIR)
+install uninstall: export MODULESDIR := $(MODULESDIR)
 install uninstall: export PROFILE := $(PROFILE)
 install:
 	@tests/setup.sh install

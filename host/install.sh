@@ -16,6 +16,7 @@ BUSDIR=${BUSDIR:-/usr/share/dbus-1}
 POLKITDIR=${POLKITDIR:-/usr/share/polkit-1/actions}
 UDEVDIR=${UDEVDIR:-/usr/lib/udev/rules.d}
 TMPFILESDIR=${TMPFILESDIR:-/usr/lib/tmpfiles.d}
+MODULESDIR=${MODULESDIR:-/usr/lib/modules-load.d}
 PROFILE=${PROFILE:-release}
 remove=
 [[ ${1:-} != --remove ]] || remove=1
@@ -30,9 +31,11 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 target=$(cargo metadata --no-deps --format-version 1 --locked | jq -r .target_directory)
 [[ $PROFILE == dev ]] && built=$target/debug || built=$target/$PROFILE
-[[ -n $remove ]] || cargo build --locked --quiet --profile "$PROFILE" -p vgpu-host --bins
+[[ -n $remove ]] || cargo build --locked --quiet --profile "$PROFILE" -p vgpu-host -p vgpu-mdev --bins
 
-put 755 "$built/vgpu-hostd" "$PREFIX/sbin"
+# The service finds its helper beside itself.
+put 755 "$built/vgpu-hostd" "$PREFIX/libexec"
+put 755 "$built/vgpu-vfio-probe" "$PREFIX/libexec"
 put 755 "$built/vgpuctl" "$PREFIX/bin"
 for page in host/man/*.[1-8]; do
 	put 644 "$page" "$PREFIX/share/man/man${page##*.}"
@@ -48,25 +51,21 @@ put 644 "$scratch/completion" "$PREFIX/share/fish/vendor_completions.d" vgpuctl.
 
 # The units and the bus start the program from where it is.
 placed() {
-	sed "s|/usr/sbin/vgpu-hostd|$PREFIX/sbin/vgpu-hostd|" "$1" >"$scratch/${1##*/}"
+	sed "s|/usr/libexec/vgpu-hostd|$PREFIX/libexec/vgpu-hostd|" "$1" >"$scratch/${1##*/}"
 	put 644 "$scratch/${1##*/}" "$2"
 }
 for file in host/data/* polkit/*.policy; do
 	case $file in
 	*.policy) put 644 "$file" "$POLKITDIR" ;;
 	*.rules) put 644 "$file" "$UDEVDIR" ;;
-	*.socket | *.target) put 644 "$file" "$UNITDIR" ;;
+	*.tmpfiles) put 644 "$file" "$TMPFILESDIR" vgpu-host.conf ;;
+	*.modules-load) put 644 "$file" "$MODULESDIR" vgpu-host.conf ;;
 	*.service) if grep -q '^\[D-BUS Service\]' "$file"; then
 		placed "$file" "$BUSDIR/system-services"
 	else
 		placed "$file" "$UNITDIR"
 	fi ;;
-	*.conf) if grep -q '<busconfig>' "$file"; then
-		put 644 "$file" "$BUSDIR/system.d"
-	else
-		put 644 "$file" "$TMPFILESDIR"
-	fi ;;
-	*.example | *.md | *.toml) put 644 "$file" "$PREFIX/share/doc/vgpu-host" ;;
+	*.conf) put 644 "$file" "$BUSDIR/system.d" ;;
 	*) echo "install.sh: where does $file go?" >&2 && exit 1 ;;
 	esac
 done
