@@ -21,8 +21,11 @@ fn version() -> crate::fake::Answer {
 }
 
 /// A monitor that watches already.
-fn start(fake: &Fake, arguments: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
-    let mut command = vgpuctl(&fake.bus.address, arguments);
+pub(crate) fn start(
+    address: &str,
+    arguments: &[&str],
+) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut command = vgpuctl(address, arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -55,7 +58,7 @@ fn emit_all(fake: &Fake) {
 #[test]
 fn monitor_prints_one_object_a_line() {
     let fake = Fake::start(vec![("Get", version())]);
-    let (mut child, lines) = start(&fake, &["monitor", "--json"]);
+    let (mut child, lines) = start(&fake.bus.address, &["monitor", "--json"]);
     emit_all(&fake);
     let events: Vec<Value> =
         lines.take(5).map(|line| serde_json::from_str(&line).unwrap()).collect();
@@ -80,7 +83,7 @@ fn monitor_prints_one_object_a_line() {
 #[test]
 fn monitor_tells_of_the_service_and_ends_with_the_bus() {
     let fake = Fake::start(vec![("Get", version())]);
-    let (child, mut lines) = start(&fake, &["monitor"]);
+    let (child, mut lines) = start(&fake.bus.address, &["monitor"]);
     emit_all(&fake);
     let vgpu = VGPU.trim_start_matches("/org/vgpu/Host1/");
     let wanted = [
