@@ -93,9 +93,8 @@ impl Simulated {
     /// The picture in words, which two engines can be compared by.
     pub fn picture(&self) -> String {
         let snapshot = self.engine.snapshot();
-        let gpus: Vec<_> = snapshot.gpus().collect();
-        let vgpus: Vec<_> = snapshot.vgpus().collect();
-        format!("{gpus:#?}\n{vgpus:#?}")
+        let gpus = snapshot.gpus().map(|gpu| format!("{gpu:?}\n"));
+        gpus.chain(snapshot.vgpus().map(|vgpu| format!("{vgpu:?}\n"))).collect()
     }
 }
 

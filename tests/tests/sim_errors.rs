@@ -114,14 +114,21 @@ fn a_short_count_is_undone_and_told() {
     );
     let error = host.set_vfs(FLEX, 8).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::RolledBack, "short-vf-count"), "{error}");
-    assert!(error.to_string().contains("3 VFs") && error.to_string().contains("instead of 8"), "{error}");
+    assert!(
+        error.to_string().contains("3 VFs") && error.to_string().contains("instead of 8"),
+        "{error}"
+    );
     let gpu = host.engine.snapshot().gpu(&FLEX.parse().unwrap()).unwrap().clone();
     assert_eq!(gpu.vf_count, 0);
     let autoprobe = host.kernel.read(
         &format!("bus/pci/devices/{FLEX}/sriov_drivers_autoprobe"),
         vgpu_mdev::sys::ReadKind::Text,
     );
-    assert_eq!(autoprobe, Ok(vgpu_mdev::sys::Value::Text("1\n".into())), "autoprobe was not given back");
+    assert_eq!(
+        autoprobe,
+        Ok(vgpu_mdev::sys::Value::Text("1\n".into())),
+        "autoprobe was not given back"
+    );
 }
 
 #[test]
@@ -131,7 +138,11 @@ fn a_probe_that_binds_nothing_is_no_success() {
     let before = host.picture();
     host.kernel.lie("*/drivers_probe", NTH);
     let error = host.create("flex-140-vf").unwrap_err();
-    assert_eq!((error.kind(), error.code()), (ErrorKind::RolledBack, "driver-did-not-bind"), "{error}");
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::RolledBack, "driver-did-not-bind"),
+        "{error}"
+    );
     assert_eq!(host.picture(), before);
 }
 
@@ -172,7 +183,7 @@ fn a_kernel_that_hangs_costs_its_lane_and_says_so() {
 fn a_gpu_whose_reads_hang_keeps_its_facts_marked_stale() {
     let host = Simulated::builtin();
     let id = "0000:3b:00.0".parse().unwrap();
-    let gate = host.kernel.block("bus/pci/devices/0000:3b:00.0*", FaultOn::Read(Calls::Nth(1)));
+    let gate = host.kernel.block("*/0000:3b:00.0/numa_node", FaultOn::Read(Calls::Nth(1)));
     host.engine.rescan().unwrap();
     let stale = host.engine.snapshot().gpu(&id).unwrap().clone();
     assert_eq!(stale.state, GpuState::Stale);

@@ -321,7 +321,7 @@ impl Engine {
         request: &CreateRequest,
         tried: &str,
     ) -> Result<Prepared> {
-        let gpu = self.with_view(|view| framework::gpu(facts, view, None, &[]));
+        let gpu = self.with_view(|view| framework::gpu(facts, view, &[]));
         let free = gpu.functions.iter().find(|function| {
             function.state == FunctionState::Free
                 && request.function.is_none_or(|pinned| pinned == function.address)

@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use uuid::Uuid;
 
 use crate::{
-    claims::{Claim, Claims},
+    claims::Claims,
     config::Config,
     error::{Error, ErrorKind, Result},
     execute::Runner,
@@ -35,8 +35,9 @@ use crate::{
     publisher::Publisher,
     request::Control,
     scan::HostFacts,
-    store::Store,
+    store::{Store, StoreError},
     sys::{Deadline, Executor, KernelEvent},
+    totals::Totals,
 };
 
 use self::{rescan::Rescans, turn::Turns};
@@ -98,6 +99,7 @@ pub struct Engine {
     boot_id: String,
     timing: Timing,
     claims: Claims,
+    totals: Totals,
     publisher: Publisher,
     hub: Hub,
     journal: Box<dyn Journal>,
@@ -120,19 +122,13 @@ impl Engine {
     /// # Errors
     /// When the host cannot be enumerated or the claims cannot be read.
     pub fn start(setup: Setup) -> Result<Arc<Self>> {
-        let claims = Store::<Claim>::open(setup.run_dir.join("claims"))
+        let run_dir = &setup.run_dir;
+        let claims = Store::open(run_dir.join("claims"))
             .and_then(|store| Claims::load(store, &setup.boot_id, setup.config.limits.clone()))
-            .map_err(|error| {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                Error::new(
-                    ErrorKind::KernelRefused,
-                    "claims-unreadable",
-                    error.to_string(),
-                    cause.unwrap_or_default(),
-                )
-                .at(error.path().display())
-                .remedy("see that the folder exists and belongs to the service")
-            })?;
+            .map_err(|error| unreadable(&error))?;
+        let totals = Store::open(run_dir.join("totals"))
+            .and_then(Totals::load)
+            .map_err(|error| unreadable(&error))?;
         // Of thousands of lines a handful is about VFIO.
         let vfio_aliases: String = setup
             .module_aliases
@@ -147,6 +143,7 @@ impl Engine {
             boot_id: setup.boot_id,
             timing: setup.timing,
             claims,
+            totals,
             publisher: Publisher::default(),
             hub: Hub::default(),
             journal: Box::new(TraceOnly),
@@ -232,6 +229,7 @@ impl Engine {
         look(View {
             config: &self.config,
             claims: &self.claims,
+            totals: &self.totals,
             drivers: &host.drivers,
             module_aliases: &self.vfio_aliases,
         })
@@ -290,6 +288,14 @@ impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         lock(&self.engine.at_work).remove(&self.uuid);
     }
+}
+
+fn unreadable(error: &StoreError) -> Error {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let tried = "reading what an earlier run left";
+    Error::new(ErrorKind::KernelRefused, "state-unreadable", tried, cause.unwrap_or_default())
+        .at(error.path().display())
+        .remedy("see that the folder exists and belongs to the service")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

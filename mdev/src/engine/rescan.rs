@@ -308,6 +308,7 @@ impl Engine {
         };
         match read() {
             Ok(Some((facts, mdevs))) => {
+                self.totals.learn(&facts);
                 self.settle_claims(&facts, &mdevs);
                 self.with_view(|view| self.publisher.put_gpu(facts, &mdevs, view));
             }
@@ -342,6 +343,7 @@ impl Engine {
         match mdev {
             Ok(found) => {
                 let mdev = found.first();
+                self.totals.learn(&facts);
                 settle(mdev);
                 if let Some(claim) =
                     self.claims.get(uuid).filter(|claim| claim.framework == Framework::Mdev)
