@@ -10,6 +10,7 @@ mod kernel;
 mod lanes;
 mod op;
 mod path;
+pub mod sim;
 
 pub use kernel::{Kernel, KernelEvent, ProbeFailure};
 pub use lanes::Lanes;
