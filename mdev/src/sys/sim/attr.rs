@@ -250,9 +250,7 @@ impl State {
         match key {
             NodeKey::Group(number) => self.has_group_node(*number),
             NodeKey::Cdev(number) => self.vfio.cdevs && self.live_vfio(*number).is_some(),
-            NodeKey::Card(number) => {
-                self.pci.values().any(|device| device.card == Some(*number))
-            }
+            NodeKey::Card(number) => self.pci.values().any(|device| device.card == Some(*number)),
             NodeKey::Container => self.vfio.groups,
             NodeKey::Iommu => self.vfio.cdevs,
         }

@@ -202,7 +202,9 @@ fn hold(core: &Core, holder: &HolderSpec) -> Result<(), SpecError> {
         let node = member.and_then(|member| match (holder.node, member) {
             (HeldNode::Group, _) => state.group_of(member).map(NodeKey::Group),
             (HeldNode::Cdev, _) => state.live_vfio_of(member).map(NodeKey::Cdev),
-            (HeldNode::Drm, Member::Pci(address)) => state.pci.get(&address)?.card.map(NodeKey::Card),
+            (HeldNode::Drm, Member::Pci(address)) => {
+                state.pci.get(&address)?.card.map(NodeKey::Card)
+            }
             (HeldNode::Drm, Member::Mdev(_)) => None,
         });
         (node, holder.node == HeldNode::Cdev)

@@ -9,7 +9,7 @@ use super::spec::{HostSpec, PciSpec, SriovSpec};
 /// The highest IOMMU group that can be asked for.
 const LAST_GROUP: u32 = 65_535;
 
-/// What is wrong, and the text by which its line is found.
+/// What is wrong, and the value by which its line is found.
 pub(super) struct Fault {
     pub(super) value: String,
     pub(super) message: String,
@@ -20,8 +20,8 @@ pub(super) fn fault(spec: &HostSpec) -> Option<Fault> {
     check(spec).err()
 }
 
-fn wrong<T>(value: impl ToString, message: String) -> Result<T, Fault> {
-    Err(Fault { value: value.to_string(), message })
+fn wrong<T>(value: impl std::fmt::Display, message: String) -> Result<T, Fault> {
+    Err(Fault { value: format!("\"{value}\""), message })
 }
 
 fn check(spec: &HostSpec) -> Result<(), Fault> {
@@ -83,7 +83,10 @@ fn function(spec: &HostSpec, pci: &PciSpec) -> Result<(), Fault> {
         return wrong(address, format!("the class of {address} has more than 24 bits"));
     }
     if let Some(group) = pci.iommu_group.filter(|group| *group > LAST_GROUP) {
-        return wrong(group, format!("the iommu-group of {address} is above {LAST_GROUP}"));
+        return wrong(
+            address,
+            format!("the iommu-group {group} of {address} is above {LAST_GROUP}"),
+        );
     }
     if let Some(driver) = &pci.driver {
         name(driver, "a driver")?;
@@ -108,7 +111,10 @@ fn virtual_functions(
 ) -> Result<(), Fault> {
     let pf = pci.address;
     if sriov.offset == 0 || (sriov.stride == 0 && sriov.total_vfs > 1) {
-        return wrong(pf, format!("offset or stride of {pf} is 0: its VFs would lie on each other"));
+        return wrong(
+            pf,
+            format!("offset or stride of {pf} is 0: its VFs would lie on each other"),
+        );
     }
     if let Some(driver) = &sriov.vf_driver {
         name(driver, "a driver")?;
@@ -154,10 +160,7 @@ fn kind(spec: &HostSpec, kind: &str) -> Result<(), Fault> {
         return Ok(());
     }
     let known: Vec<_> = spec.mdev_kinds.keys().map(String::as_str).collect();
-    wrong(
-        format!("{kind:?}"),
-        format!("there is no [mdev-kind.{kind}]; described are: {}", known.join(", ")),
-    )
+    wrong(kind, format!("there is no [mdev-kind.{kind}]; described are: {}", known.join(", ")))
 }
 
 fn bound_to(spec: &HostSpec, driver: &str) -> Result<(), Fault> {
@@ -165,10 +168,7 @@ fn bound_to(spec: &HostSpec, driver: &str) -> Result<(), Fault> {
     if driver == "none" || spec.vfio_drivers.iter().any(loaded) {
         return Ok(());
     }
-    wrong(
-        format!("{driver:?}"),
-        format!("bound = {driver:?} is neither \"none\" nor a loaded vfio-driver"),
-    )
+    wrong(driver, format!("bound = {driver:?} is neither \"none\" nor a loaded vfio-driver"))
 }
 
 /// A name that can be an element of a path.

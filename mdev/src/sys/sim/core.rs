@@ -27,7 +27,10 @@ impl Core {
     ///
     /// # Errors
     /// EDEADLK for a listener that would wait for the call that it listens to.
-    pub(super) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, Errno> {
+    pub(super) fn wait<T>(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Errno> {
         let mut state = self.state();
         if let Some(value) = ready(&mut state) {
             return Ok(value);

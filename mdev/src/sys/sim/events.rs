@@ -47,7 +47,6 @@ struct Queue {
     unsettled: HashMap<ThreadId, Vec<KernelEvent>>,
 }
 
-
 impl Events {
     /// Adds a listener that hears events at the moment they are sent.
     pub(super) fn listen(&self, listener: Listener) {
@@ -233,7 +232,8 @@ impl State {
     /// The event that a write to `uevent` asks for.
     pub(super) fn synthetic_event(&self, dir: Dir, value: &str) -> Result<KernelEvent, Errno> {
         let action = value.split_whitespace().next().unwrap_or_default();
-        if !["add", "remove", "change", "move", "online", "offline", "bind", "unbind"].contains(&action)
+        if !["add", "remove", "change", "move", "online", "offline", "bind", "unbind"]
+            .contains(&action)
         {
             return Err(Errno::EINVAL);
         }

@@ -34,7 +34,9 @@ impl State {
         if !pool.admits(&kind, index, ty) {
             return Err(kind.mismatch.0);
         }
-        if pool.left(&kind, index, ty) == 0 || kind.per_parent.is_some_and(|n| members > u64::from(n)) {
+        if pool.left(&kind, index, ty) == 0
+            || kind.per_parent.is_some_and(|n| members > u64::from(n))
+        {
             return Err(kind.full.0);
         }
         pool.take(index, ty);

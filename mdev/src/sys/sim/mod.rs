@@ -91,7 +91,8 @@ impl SimKernel {
                 Some(format!("alias vfio_pci:v0000{vendor}d0000{device}sv*sd*bc*sc*i* {module}\n"))
             })
         });
-        let host = HostFacts { boot_id: spec.boot_id.to_string(), module_aliases: aliases.collect() };
+        let host =
+            HostFacts { boot_id: spec.boot_id.to_string(), module_aliases: aliases.collect() };
         Ok(Self { core, host: Arc::new(host) })
     }
 
@@ -154,7 +155,12 @@ impl SimKernel {
     ///
     /// # Errors
     /// As `open`.
-    pub fn hold_unbound(&self, node: &NodePath, pid: u32, command: &str) -> Result<HoldGuard, Errno> {
+    pub fn hold_unbound(
+        &self,
+        node: &NodePath,
+        pid: u32,
+        command: &str,
+    ) -> Result<HoldGuard, Errno> {
         self.hold_node(node, (pid, command), false)
     }
 
@@ -259,7 +265,9 @@ impl SimKernel {
         }
         self.core.wait(|state| match state.resolve(path, kind == ReadKind::Inode) {
             Err(errno) => Some(Err(errno)),
-            Ok(Entry::Attr(dir, attr)) if state.is_locked(dir, attr) && kind == ReadKind::Text => None,
+            Ok(Entry::Attr(dir, attr)) if state.is_locked(dir, attr) && kind == ReadKind::Text => {
+                None
+            }
             Ok(entry) => Some(state.value(entry, kind)),
         })?
     }
@@ -412,7 +420,12 @@ impl Kernel for SimKernel {
         self.core.probe(target)
     }
 
-    fn run_tool(&self, tool: ToolId, args: &[String], _limit: Duration) -> Result<ToolOutput, Errno> {
+    fn run_tool(
+        &self,
+        tool: ToolId,
+        args: &[String],
+        _limit: Duration,
+    ) -> Result<ToolOutput, Errno> {
         match tool {
             ToolId::Modprobe => Ok(self.modprobe(args)),
         }

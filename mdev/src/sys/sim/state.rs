@@ -254,7 +254,9 @@ impl State {
     pub(super) fn parent(&self, key: ParentKey) -> Option<&Parent> {
         match key {
             ParentKey::Pci(address) => self.pci.get(&address)?.parent.as_deref(),
-            ParentKey::Virtual(index) => Some(&self.virtual_parents.get(usize::from(index))?.parent),
+            ParentKey::Virtual(index) => {
+                Some(&self.virtual_parents.get(usize::from(index))?.parent)
+            }
         }
     }
 

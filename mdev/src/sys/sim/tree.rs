@@ -333,7 +333,8 @@ impl State {
                 names.extend(self.mdevs.keys().filter(bound).map(ToString::to_string));
             }
             Dir::MdevBusClass => {
-                let parents = self.parents().filter(|key| self.parent(*key).is_some_and(|p| !p.going));
+                let parents =
+                    self.parents().filter(|key| self.parent(*key).is_some_and(|p| !p.going));
                 names.extend(parents.map(|key| self.parent_name(key)));
             }
             Dir::VfioClass | Dir::VirtualVfio => {
@@ -346,7 +347,8 @@ impl State {
             }
             Dir::Devices => names.extend(self.roots.keys().map(|domain| root_name(*domain))),
             Dir::PciRoot(domain) => {
-                names.extend(self.roots.get(&domain).into_iter().flatten().map(ToString::to_string));
+                names
+                    .extend(self.roots.get(&domain).into_iter().flatten().map(ToString::to_string));
             }
             Dir::Pci(address) => self.function_members(address, names),
             Dir::Virtual => {
@@ -358,7 +360,8 @@ impl State {
                 names.extend(types.map(|ty| ty.id.clone()));
             }
             Dir::TypeDevices(key, index) => {
-                let there = self.parent(key).into_iter().flat_map(|parent| parent.members_of(index));
+                let there =
+                    self.parent(key).into_iter().flat_map(|parent| parent.members_of(index));
                 let active = |uuid: &Uuid| {
                     self.mdevs.get(uuid).is_some_and(|mdev| mdev.stage == Stage::Active)
                 };
@@ -439,13 +442,18 @@ impl State {
             Dir::MdevDriver(n) => keyed(Dir::MdevDrivers, self.mdev_drivers.iter().nth(n)?.clone()),
             Dir::Pci(address) => {
                 let upstream = self.pci.get(&address)?.upstream;
-                keyed(upstream.map_or(Dir::PciRoot(address.domain()), Dir::Pci), address.to_string())
+                keyed(
+                    upstream.map_or(Dir::PciRoot(address.domain()), Dir::Pci),
+                    address.to_string(),
+                )
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Card(address) => {
                 keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
             }
-            Dir::VirtualBus(index) => keyed(Dir::Virtual, self.parent_name(ParentKey::Virtual(index))),
+            Dir::VirtualBus(index) => {
+                keyed(Dir::Virtual, self.parent_name(ParentKey::Virtual(index)))
+            }
             Dir::VirtualParent(index) => {
                 keyed(Dir::VirtualBus(index), self.parent_name(ParentKey::Virtual(index)))
             }

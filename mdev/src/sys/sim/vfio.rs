@@ -187,9 +187,7 @@ impl State {
                 let group = self.group_of(member).ok_or(Errno::ENODEV)?;
                 if holds.is_some_and(|holds| holds.iter().any(|hold| hold.bound)) {
                     Err(Errno::EINVAL)
-                } else if self.is_open(&NodeKey::Group(group)) {
-                    Err(Errno::EBUSY)
-                } else if self.intruder(group).is_some() {
+                } else if self.is_open(&NodeKey::Group(group)) || self.intruder(group).is_some() {
                     Err(Errno::EBUSY)
                 } else {
                     Ok(())

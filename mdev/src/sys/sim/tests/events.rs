@@ -75,7 +75,8 @@ fn settled_listeners_hear_when_the_tree_is_done() {
     }));
     sim.put(&format!("{PF}/sriov_drivers_autoprobe"), "0").unwrap();
     sim.put(&format!("{PF}/sriov_numvfs"), "1").unwrap();
-    let expected = ["add pci:0000:41:00.1 1", "change pci:0000:41:00.1 1", "change pci:0000:41:00.0 1"];
+    let expected =
+        ["add pci:0000:41:00.1 1", "change pci:0000:41:00.1 1", "change pci:0000:41:00.0 1"];
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
@@ -110,7 +111,8 @@ fn the_variables_are_the_kernels() {
     };
     assert_eq!(keys(&seen[0]), ["PCI_CLASS", "PCI_ID", "PCI_SUBSYS_ID", "PCI_SLOT_NAME", "SEQNUM"]);
     assert_eq!(seen[1].devpath, "/devices/pci0000:00/0000:41:00.0");
-    let text: Vec<_> = seen[1].properties.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let text: Vec<_> =
+        seen[1].properties.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let fixed = [
         "DRIVER=i915",
         "PCI_CLASS=30000",

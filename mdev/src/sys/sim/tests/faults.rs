@@ -2,7 +2,10 @@
 
 use nix::errno::Errno;
 
-use super::{super::{Calls, FaultOn, RecordedWrite}, *};
+use super::{
+    super::{Calls, FaultOn, RecordedWrite},
+    *,
+};
 
 const NUMVFS: &str = "bus/pci/devices/0000:41:00.0/sriov_numvfs";
 

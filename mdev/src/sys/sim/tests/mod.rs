@@ -9,8 +9,8 @@ mod mdevs;
 mod scale;
 mod specs;
 mod tree;
-mod vfs;
 mod vfio;
+mod vfs;
 
 use std::{
     sync::{Arc, Mutex, mpsc},

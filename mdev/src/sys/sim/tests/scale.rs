@@ -45,7 +45,8 @@ fn many_cycles_leave_nothing_behind() {
     let sim = builtin();
     let mut before = Vec::new();
     let walk = |found: &mut Vec<String>| {
-        for dir in ["kernel/iommu_groups", "class/vfio", "class/vfio-dev", "bus/pci/devices", MTTY] {
+        for dir in ["kernel/iommu_groups", "class/vfio", "class/vfio-dev", "bus/pci/devices", MTTY]
+        {
             found.extend(sim.list(dir));
         }
     };

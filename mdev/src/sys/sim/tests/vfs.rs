@@ -128,7 +128,9 @@ fn vfs_lie_by_offset_and_stride_beside_their_pf() {
     let vf = "devices/pci0000:00/0000:02:10.3";
     assert_eq!(sim.link_text(&format!("{vf}/physfn")).unwrap(), "../0000:02:00.1");
     assert_eq!(sim.text(&format!("{vf}/device")).unwrap(), "0x10ca\n");
-    assert!(sim.has(&format!("{vf}/sriov_vf_msix_count")) && !sim.has(&format!("{vf}/sriov_numvfs")));
+    assert!(
+        sim.has(&format!("{vf}/sriov_vf_msix_count")) && !sim.has(&format!("{vf}/sriov_numvfs"))
+    );
     assert_eq!(sim.text(&format!("{pf}/sriov_vf_device")).unwrap(), "10ca\n");
 }
 
@@ -218,7 +220,9 @@ fn unplugging_a_vf_is_survived_by_its_pf() {
     let sim = builtin();
     sim.put(NUMVFS, "2").unwrap();
     sim.put(&format!("{VF}/remove"), "1").unwrap();
-    assert!(!sim.has(VF) && !sim.has(&format!("{PF}/virtfn0")) && sim.has(&format!("{PF}/virtfn1")));
+    assert!(
+        !sim.has(VF) && !sim.has(&format!("{PF}/virtfn0")) && sim.has(&format!("{PF}/virtfn1"))
+    );
     sim.put(NUMVFS, "0").unwrap();
     assert_eq!(sim.put(NUMVFS, "2"), Ok(()));
 }
