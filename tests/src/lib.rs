@@ -1,1 +1,3 @@
-//! tests
+//! What the tests of the whole system share.
+
+pub mod simfs;
