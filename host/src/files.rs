@@ -1,5 +1,9 @@
 //! The text files that the daemon reads when it starts; nothing else here
 //! touches the file system.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "small files that never block, read once before anything runs"
+)]
 
 use std::{fs, io, path::Path};
 
