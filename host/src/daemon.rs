@@ -5,7 +5,7 @@ use std::{future::poll_fn, path::PathBuf, task::Poll, time::Duration};
 use anyhow::{Context as _, Result};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use vgpu_mdev::engine::{Engine, Hint, Setup};
+use vgpu_mdev::engine::{Engine, Hint, Setup, Timing};
 use vgpu_polkit::Polkit;
 use zbus::{Connection, connection};
 
@@ -60,6 +60,7 @@ async fn serve(options: &Options) -> Result<()> {
         run_dir: options.run_dir.clone(),
         module_aliases: kernel.module_aliases.clone(),
         boot_id: kernel.boot_id.clone(),
+        timing: Timing::default(),
     })
     .context("the host cannot be scanned")?;
     kernel.events.follow(&engine);

@@ -1,9 +1,6 @@
 //! The text files that the daemon reads when it starts; nothing else here
 //! touches the file system.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "small files that never block, read once before anything runs"
-)]
+#![allow(clippy::disallowed_methods, reason = "read once, before anything is served")]
 
 use std::{fs, io, path::Path};
 

@@ -114,7 +114,10 @@ impl Error {
     /// Adds what could not be undone; the first error stays what it was.
     pub(crate) fn undo_failed(mut self, failures: Vec<String>) -> Self {
         if !failures.is_empty() {
-            self.kind = ErrorKind::Degraded;
+            // That the kernel hangs says more, and explains the rest.
+            if self.kind != ErrorKind::Stuck {
+                self.kind = ErrorKind::Degraded;
+            }
             self.undo_failures = failures;
         }
         self

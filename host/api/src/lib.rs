@@ -6,6 +6,7 @@
 pub mod error;
 pub mod names;
 pub mod path;
+pub mod proxy;
 pub mod wire;
 
 /// The interfaces, as introspection answers them and as people read them.
