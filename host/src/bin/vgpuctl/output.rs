@@ -115,6 +115,7 @@ pub(crate) fn size(bytes: u64) -> String {
         bytes if bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
         bytes if bytes % MIB == 0 => format!("{} MiB", bytes / MIB),
         bytes if bytes >= MIB => format!("{:.1} MiB", bytes as f64 / MIB as f64),
+        bytes if bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
         bytes => format!("{bytes} B"),
     }
 }
@@ -138,6 +139,7 @@ mod tests {
         for (bytes, text) in [
             (0, ""),
             (512, "512 B"),
+            (4096, "4 KiB"),
             (16 << 20, "16 MiB"),
             (1 << 30, "1 GiB"),
             (3 << 29, "1536 MiB"),
