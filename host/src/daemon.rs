@@ -5,7 +5,7 @@ use std::{future::poll_fn, path::PathBuf, task::Poll};
 use anyhow::{Context as _, Result};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use vgpu_mdev::engine::{Engine, Hint, Setup};
+use vgpu_mdev::engine::{Engine, Hint, Setup, Timing};
 use vgpu_polkit::Polkit;
 use zbus::{Connection, connection};
 
@@ -56,6 +56,7 @@ async fn serve(options: &Options) -> Result<()> {
         run_dir: options.run_dir.clone(),
         module_aliases: files::module_aliases(),
         boot_id: files::boot_id()?,
+        timing: Timing::default(),
     })
     .context("the host cannot be scanned")?;
     kernel.events.follow(&engine);

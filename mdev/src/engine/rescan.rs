@@ -70,6 +70,8 @@ pub(super) fn hint_of(event: &KernelEvent, host: &HostFacts, snapshot: &Snapshot
             // A VF that is not known yet, or a device of no interest.
             None => matches!(event.action.as_str(), "add" | "change").then_some(Hint::Host),
         },
+        // A VFIO driver that is loaded or goes changes what is on offer.
+        "drivers" => event.devpath.starts_with("/bus/pci/drivers/").then_some(Hint::Host),
         _ => event.properties.iter().any(|(key, _)| key == "MDEV_STATE").then_some(Hint::All),
     }
 }
