@@ -35,7 +35,7 @@ cargo build --workspace --bins
 cargo test -p vgpu-tests --no-run --message-format=json-render-diagnostics >"$results/messages"
 jq -r --args 'select(.reason == "compiler-artifact" and .profile.test
 		and (.target.kind | index("test")) and (.target.name | test("^lab_")))
-	| [.target.name, .executable] + $ARGS.positional | @sh' "$@" <"$results/messages" |
+	| [.target.name, .executable] + $ARGS.positional | @sh' -- "$@" <"$results/messages" |
 	sort >"$results/tests"
 [[ -s $results/tests ]] || die 'there are no tests named lab_…'
 target=$(cargo metadata --no-deps --format-version 1 | jq -r .target_directory)
