@@ -1,6 +1,4 @@
 //! The lab's guest, as tests see it (`tests/lab/README.md`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // for tests
-#![allow(clippy::disallowed_methods)] // files and processes of the guest
 
 use std::{
     any::Any,

@@ -1,5 +1,7 @@
-//! What the tests of vgpu-host share: the conformance cases, which run on the
-//! simulated kernel and on a real one, and what they need of either.
+//! Test support of vgpu-host: engines on simulated hosts, and the conformance
+//! cases, which run on the simulated kernel and on a real one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 pub mod conformance;
 pub mod lab;
+pub mod simulated;

@@ -6,7 +6,6 @@
 //! A case gets a [`Rig`]: the kernel itself, an engine over it, the events, and
 //! somebody who holds devices. Each leaves the host as it found it; that is
 //! checked after each.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // these are tests
 
 pub mod count;
 pub mod events;
