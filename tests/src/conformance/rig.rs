@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 use vgpu_mdev::{
     config::Config,
-    engine::{Engine, Setup},
+    engine::{Engine, Setup, Timing},
     error::Error,
     model::{GpuId, NodeKind, Profile, Snapshot, Vgpu},
     request::{Control, CreateRequest, RemoveOptions},
@@ -90,6 +90,7 @@ impl Rig {
             run_dir: self.run_dir.path().to_owned(),
             module_aliases: self.host.module_aliases(),
             boot_id: self.host.boot_id(),
+            timing: Timing::default(),
         })
         .unwrap();
         let weak = Arc::downgrade(&engine);
