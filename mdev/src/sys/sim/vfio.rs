@@ -274,6 +274,7 @@ impl Core {
                 .map(|hold| Holder {
                     pid: hold.pid,
                     command: hold.command.to_string(),
+                    device: key.path(),
                     node: format!("/dev/{}", key.path()),
                 })
                 .collect::<Vec<_>>()
