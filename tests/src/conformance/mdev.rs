@@ -46,6 +46,9 @@ pub fn created_and_removed(rig: &Rig) {
         assert_eq!(rig.link(format!("{device}/driver")).as_deref(), Some(parent));
         assert_eq!(rig.link(format!("{device}/mdev_type")).as_deref(), Some(id));
         let group = rig.link(format!("{device}/iommu_group")).unwrap();
+        // Named so also where there is an IOMMU, which mdevs do without.
+        assert_eq!(rig.text(format!("{device}/iommu_group/name")).unwrap(), "vfio-noiommu");
+        assert_eq!(rig.text(format!("{device}/iommu_group/type")).unwrap(), "unknown");
         assert!(rig.exists(format!("bus/mdev/devices/{uuid}")));
         let listed = rig.names(format!("{}/devices", type_dir(parent, id)));
         assert!(listed.contains(&uuid.to_string()));
