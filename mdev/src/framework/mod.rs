@@ -80,7 +80,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Ar
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
-        Framework::Mdev => mdev::profiles(facts, previous),
+        Framework::Mdev => mdev::profiles(facts, previous, vgpus),
         Framework::Sriov => {
             sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
         }
