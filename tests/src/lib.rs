@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fixture;
+pub mod generated;
 pub mod render;
 pub mod start;
