@@ -15,13 +15,6 @@ use crate::{
     },
 };
 
-/// How long the kernel may take for one write. Enabling VFs sleeps 100 ms,
-/// disabling them 1 s (Linux 6.12, `drivers/pci/iov.c`).
-pub const WRITE_LIMIT: Duration = Duration::from_secs(8);
-/// How long the outcome of a write may take to show: the stores are
-/// synchronous, so this covers drivers that finish later.
-const SHOW_LIMIT: Duration = Duration::from_millis(1500);
-
 /// What a plan runs with.
 pub struct Runner<'a> {
     /// Runs its operations.
@@ -32,6 +25,8 @@ pub struct Runner<'a> {
     pub journal: &'a dyn Journal,
     /// How long one write may take.
     pub write_limit: Duration,
+    /// How long the outcome of a write may take to show.
+    pub show_limit: Duration,
 }
 
 /// A plan that failed.
@@ -136,7 +131,7 @@ impl Runner<'_> {
     /// Looks until what a step should show shows: at once, and again with each
     /// kernel event until the deadline.
     fn expect(&self, lane: &LaneKey, expect: &Expect) -> Result<(), Cause> {
-        let deadline = Deadline::after(SHOW_LIMIT);
+        let deadline = Deadline::after(self.show_limit);
         loop {
             let seen_events = self.hub.mark();
             match self.look(lane, expect)? {

@@ -25,4 +25,5 @@ pub mod request;
 pub mod scan;
 pub mod store;
 pub mod sys;
+pub mod totals;
 pub mod vfio;

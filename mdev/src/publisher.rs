@@ -157,7 +157,7 @@ fn put_vgpus_and_gpu(
     } else {
         next.vgpus_of(&facts.id).cloned().collect()
     };
-    let gpu = framework::gpu(facts, view, next.gpu(&facts.id).map(|gpu| &**gpu), &on_functions);
+    let gpu = framework::gpu(facts, view, &on_functions);
     events.extend(next.put_gpu(gpu));
     events.append(&mut put);
 }

@@ -7,7 +7,7 @@ use std::{
 
 use vgpu_mdev::{
     config::Config,
-    engine::{Engine, Setup},
+    engine::{Engine, Setup, Timing},
     error::Result,
     sys::{
         Lanes,
@@ -34,5 +34,6 @@ pub fn engine_on(sys: &Path, scratch: &Path, config: Config) -> Result<Arc<Engin
         run_dir: made("run"),
         module_aliases: String::new(),
         boot_id: "00000000-0000-0000-0000-000000000001".into(),
+        timing: Timing::default(),
     })
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, ClaimedFunction, Generation, Phase},
     error::{Error, ErrorKind, Result},
-    execute::{Cause, WRITE_LIMIT},
+    execute::Cause,
     framework::{self, mdev, passthrough, sriov},
     model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode},
     plan::{Expect, Plan, Step, StepOp},
@@ -16,7 +16,7 @@ use crate::{
     sys::{Deadline, HolderQuery, LaneKey, NodePath, Observed, Op, Read},
 };
 
-use super::{Engine, READ_LIMIT, failure};
+use super::{Engine, failure};
 
 impl Engine {
     /// Makes a vGPU. The same UUID and profile again is no error.
@@ -236,7 +236,7 @@ impl Engine {
             base_revision: self.snapshot().revision(),
             steps,
         };
-        let result = self.run(&plan, control, WRITE_LIMIT);
+        let result = self.run(&plan, control, self.timing.write);
         if let Err(failed) = result {
             let hangs = matches!(&failed.cause, Cause::Op(error) if error.is_stuck());
             // What may still come to be stays claimed until a scan settles it.
@@ -273,7 +273,8 @@ impl Engine {
                     self.claims.get(uuid).and_then(|claim| claim.functions.first().cloned());
                 if let Some(first) = first {
                     let lane = LaneKey::Gpu(gpu.clone());
-                    let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+                    let reader =
+                        Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
                     let inode = sriov::device(first.address)
                         .map_err(Into::into)
                         .and_then(|device| reader.read(&device, vec![Read::inode("")]))
@@ -320,7 +321,7 @@ impl Engine {
         request: &CreateRequest,
         tried: &str,
     ) -> Result<Prepared> {
-        let gpu = self.with_view(|view| framework::gpu(facts, view, None, &[]));
+        let gpu = self.with_view(|view| framework::gpu(facts, view, &[]));
         let free = gpu.functions.iter().find(|function| {
             function.state == FunctionState::Free
                 && request.function.is_none_or(|pinned| pinned == function.address)
@@ -361,7 +362,7 @@ impl Engine {
         let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
         for address in addresses {
             let lane = LaneKey::Function(*address);
-            let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
             let device = sriov::device(*address).map_err(path)?;
             let reads =
                 vec![Read::link("driver"), Read::text("driver_override"), Read::text("modalias")];
@@ -390,7 +391,7 @@ impl Engine {
     /// host has open.
     fn refuse_if_host_uses(&self, address: PciAddress, tried: &str) -> Result<()> {
         let lane = LaneKey::Function(address);
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let device =
             sriov::device(address).map_err(|error| failure::of_scan(tried, error.into()))?;
         let nodes = host_nodes(reader, &device).map_err(|error| failure::of_scan(tried, error))?;
@@ -398,7 +399,7 @@ impl Engine {
             return Ok(());
         }
         let op = Op::Holders(HolderQuery { nodes, pid: None });
-        match self.executor.run(&lane, op, Deadline::after(READ_LIMIT)) {
+        match self.executor.run(&lane, op, Deadline::after(self.timing.read)) {
             Ok(Observed::Holders(holders)) => match holders.into_iter().next() {
                 Some(holder) => Err(Error::new(
                     ErrorKind::Busy,

@@ -1,6 +1,6 @@
 //! Opening, probing and finding the holders of a vGPU.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uuid::Uuid;
 
@@ -16,10 +16,7 @@ use crate::{
     },
 };
 
-use super::{Engine, READ_LIMIT, failure, lock};
-
-/// How long a probe may take: a reset can take seconds.
-const PROBE_LIMIT: Duration = Duration::from_secs(15);
+use super::{Engine, failure, lock};
 
 impl Engine {
     /// Opens a vGPU through VFIO, looks, resets if it can, and closes.
@@ -47,7 +44,8 @@ impl Engine {
             group: path(NodeKind::Group)?,
             cdev: path(NodeKind::Cdev)?,
         };
-        match self.executor.run(&lane(&vgpu), Op::Probe(target), Deadline::after(PROBE_LIMIT)) {
+        match self.executor.run(&lane(&vgpu), Op::Probe(target), Deadline::after(self.timing.probe))
+        {
             Ok(Observed::Probed(report)) => Ok(report),
             Ok(_) => Err(confused(tried)),
             Err(error) => Err(failure::of_op(tried, error)),
@@ -90,7 +88,11 @@ impl Engine {
                 )));
             }
         };
-        match self.executor.run(&lane(&vgpu), Op::OpenVfio { nodes }, Deadline::after(READ_LIMIT)) {
+        match self.executor.run(
+            &lane(&vgpu),
+            Op::OpenVfio { nodes },
+            Deadline::after(self.timing.read),
+        ) {
             Ok(Observed::Opened(opened)) => Ok(OpenedDevice {
                 fds: names.iter().copied().zip(opened.fds).collect(),
                 node: path.clone(),
@@ -126,7 +128,7 @@ impl Engine {
             }
         }
         let op = Op::Holders(HolderQuery { nodes, pid: Some(pid) });
-        let held = match self.executor.run(&LaneKey::Host, op, Deadline::after(READ_LIMIT)) {
+        let held = match self.executor.run(&LaneKey::Host, op, Deadline::after(self.timing.read)) {
             Ok(Observed::Holders(holders)) => holders,
             Ok(_) => return Err(confused(tried)),
             Err(error) => return Err(failure::of_op(tried, error)),
@@ -143,7 +145,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let op = Op::Holders(HolderQuery { nodes, pid: None });
-        match self.executor.run(&lane(vgpu), op, Deadline::after(READ_LIMIT)) {
+        match self.executor.run(&lane(vgpu), op, Deadline::after(self.timing.read)) {
             Ok(Observed::Holders(holders)) => {
                 self.note_use(vgpu.uuid, if holders.is_empty() { InUse::No } else { InUse::Yes });
                 Ok(holders)
@@ -185,7 +187,7 @@ impl Engine {
     /// only when every other member is a bridge or this vGPU's own.
     fn refuse_shared_group(&self, vgpu: &Vgpu, tried: &str) -> Result<()> {
         let lane = lane(vgpu);
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mut r = reader
             .read(
                 &device(vgpu, tried)?,

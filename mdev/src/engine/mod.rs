@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use uuid::Uuid;
 
 use crate::{
-    claims::{Claim, Claims},
+    claims::Claims,
     config::Config,
     error::{Error, ErrorKind, Result},
     execute::Runner,
@@ -35,18 +35,43 @@ use crate::{
     publisher::Publisher,
     request::Control,
     scan::HostFacts,
-    store::Store,
+    store::{Store, StoreError},
     sys::{Deadline, Executor, KernelEvent},
+    totals::Totals,
 };
 
 use self::{rescan::Rescans, turn::Turns};
 
 pub use rescan::Hint;
 
-/// How long the reads of one scan may take.
-const READ_LIMIT: Duration = Duration::from_secs(5);
-/// How long a request waits for others on the same GPU.
-const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// How long the engine waits for the kernel before it calls it stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// For the reads of one scan.
+    pub read: Duration,
+    /// For one write. Enabling VFs sleeps 100 ms, disabling them 1 s (Linux
+    /// 6.12, `drivers/pci/iov.c`).
+    pub write: Duration,
+    /// For the outcome of a write to show: most stores are synchronous, so this
+    /// covers drivers that finish later.
+    pub show: Duration,
+    /// For a probe: a reset can take seconds.
+    pub probe: Duration,
+    /// For other requests on the same GPU.
+    pub turn: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(5),
+            write: Duration::from_secs(8),
+            show: Duration::from_millis(1500),
+            probe: Duration::from_secs(15),
+            turn: Duration::from_secs(60),
+        }
+    }
+}
 
 /// What the engine needs to start.
 pub struct Setup {
@@ -61,6 +86,8 @@ pub struct Setup {
     pub module_aliases: String,
     /// The kernel's boot id: the claims of another boot are void.
     pub boot_id: String,
+    /// How long it waits for the kernel.
+    pub timing: Timing,
 }
 
 /// Discovers, plans, creates and removes. All methods may block; reading the
@@ -70,7 +97,9 @@ pub struct Engine {
     config: Config,
     vfio_aliases: String,
     boot_id: String,
+    timing: Timing,
     claims: Claims,
+    totals: Totals,
     publisher: Publisher,
     hub: Hub,
     journal: Box<dyn Journal>,
@@ -93,19 +122,13 @@ impl Engine {
     /// # Errors
     /// When the host cannot be enumerated or the claims cannot be read.
     pub fn start(setup: Setup) -> Result<Arc<Self>> {
-        let claims = Store::<Claim>::open(setup.run_dir.join("claims"))
+        let run_dir = &setup.run_dir;
+        let claims = Store::open(run_dir.join("claims"))
             .and_then(|store| Claims::load(store, &setup.boot_id, setup.config.limits.clone()))
-            .map_err(|error| {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                Error::new(
-                    ErrorKind::KernelRefused,
-                    "claims-unreadable",
-                    error.to_string(),
-                    cause.unwrap_or_default(),
-                )
-                .at(error.path().display())
-                .remedy("see that the folder exists and belongs to the service")
-            })?;
+            .map_err(|error| unreadable(&error))?;
+        let totals = Store::open(run_dir.join("totals"))
+            .and_then(Totals::load)
+            .map_err(|error| unreadable(&error))?;
         // Of thousands of lines a handful is about VFIO.
         let vfio_aliases: String = setup
             .module_aliases
@@ -118,7 +141,9 @@ impl Engine {
             config: setup.config,
             vfio_aliases,
             boot_id: setup.boot_id,
+            timing: setup.timing,
             claims,
+            totals,
             publisher: Publisher::default(),
             hub: Hub::default(),
             journal: Box::new(TraceOnly),
@@ -204,6 +229,7 @@ impl Engine {
         look(View {
             config: &self.config,
             claims: &self.claims,
+            totals: &self.totals,
             drivers: &host.drivers,
             module_aliases: &self.vfio_aliases,
         })
@@ -221,18 +247,20 @@ impl Engine {
             hub: &self.hub,
             journal: &*self.journal,
             write_limit: limit,
+            show_limit: self.timing.show,
         };
         runner.run(plan, control)
     }
 
     /// Waits for the turn on a GPU.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
-        self.plans.take(gpu, Deadline::after(TURN_LIMIT)).ok_or_else(|| {
+        let turn = self.timing.turn;
+        self.plans.take(gpu, Deadline::after(turn)).ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
                 "gpu-busy",
                 tried,
-                format!("other work on GPU {gpu} did not end within {TURN_LIMIT:?}"),
+                format!("other work on GPU {gpu} did not end within {turn:?}"),
             )
             .remedy("try again later")
         })
@@ -260,6 +288,14 @@ impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         lock(&self.engine.at_work).remove(&self.uuid);
     }
+}
+
+fn unreadable(error: &StoreError) -> Error {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let tried = "reading what an earlier run left";
+    Error::new(ErrorKind::KernelRefused, "state-unreadable", tried, cause.unwrap_or_default())
+        .at(error.path().display())
+        .remedy("see that the folder exists and belongs to the service")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
-    execute::{Cause, WRITE_LIMIT},
+    execute::Cause,
     framework::{mdev, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
     plan::Plan,
@@ -18,7 +18,7 @@ use crate::{
     sys::{Deadline, LaneKey, Op, OpError, Read},
 };
 
-use super::{Engine, READ_LIMIT, failure};
+use super::{Engine, failure};
 
 /// How long a forced removal waits for the holder to let go.
 const FORCED_LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -77,7 +77,7 @@ impl Engine {
         }
         for (n, function) in claim.functions.iter().enumerate() {
             let lane = LaneKey::Function(function.address);
-            let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
             let device = sriov::device(function.address).map_err(path)?;
             let mut r = reader
                 .read(&device, vec![Read::inode(""), Read::link("driver")])
@@ -109,7 +109,7 @@ impl Engine {
             base_revision: self.snapshot().revision(),
             steps,
         };
-        let limit = if options.force { FORCED_LIMIT } else { WRITE_LIMIT };
+        let limit = if options.force { FORCED_LIMIT } else { self.timing.write };
         match self.run(&plan, control, limit) {
             Ok(()) => Ok(()),
             // Somebody else was faster: it is gone, as was asked.
@@ -141,7 +141,7 @@ impl Engine {
         };
         let nodes = vec![super::device::node(&group.path, tried)?];
         let lane = super::device::lane(vgpu);
-        match self.executor.run(&lane, Op::OpenVfio { nodes }, Deadline::after(READ_LIMIT)) {
+        match self.executor.run(&lane, Op::OpenVfio { nodes }, Deadline::after(self.timing.read)) {
             Ok(opened) => {
                 drop(opened);
                 self.note_use(vgpu.uuid, InUse::No);

@@ -23,7 +23,7 @@ use crate::{
     sys::{Deadline, KernelEvent, LaneKey},
 };
 
-use super::{Engine, READ_LIMIT, failure, lock};
+use super::{Engine, failure, lock};
 
 /// What to look at again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +70,8 @@ pub(super) fn hint_of(event: &KernelEvent, host: &HostFacts, snapshot: &Snapshot
             // A VF that is not known yet, or a device of no interest.
             None => matches!(event.action.as_str(), "add" | "change").then_some(Hint::Host),
         },
+        // A VFIO driver that is loaded or goes changes what is on offer.
+        "drivers" => event.devpath.starts_with("/bus/pci/drivers/").then_some(Hint::Host),
         _ => event.properties.iter().any(|(key, _)| key == "MDEV_STATE").then_some(Hint::All),
     }
 }
@@ -255,7 +257,8 @@ impl Engine {
     /// Lists the GPUs: drops those that are gone, and answers those that are to
     /// be scanned: all, or the new ones and those whose VFs or parents changed.
     fn enumerate(&self, all: bool) -> std::result::Result<Vec<GpuId>, ScanError> {
-        let reader = Reader::new(&*self.executor, &LaneKey::Host, Deadline::after(READ_LIMIT));
+        let reader =
+            Reader::new(&*self.executor, &LaneKey::Host, Deadline::after(self.timing.read));
         let found = enumerate(reader, &self.config)?;
         let before = self.host.swap(Arc::new(found));
         let now = self.host.load();
@@ -288,13 +291,13 @@ impl Engine {
 
     /// Reads a whole GPU and publishes it.
     pub(super) fn scan_gpu(&self, gpu: &GpuId) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
         let parents = self.host.load().gpus.get(gpu).cloned().unwrap_or_default();
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let read = || -> std::result::Result<Option<(GpuFacts, Vec<MdevFacts>)>, ScanError> {
             let Some(facts) = read_gpu(reader, gpu, &parents)? else {
                 return Ok(None);
@@ -307,6 +310,7 @@ impl Engine {
         };
         match read() {
             Ok(Some((facts, mdevs))) => {
+                self.totals.learn(&facts);
                 self.settle_claims(&facts, &mdevs);
                 self.with_view(|view| self.publisher.put_gpu(facts, &mdevs, view));
             }
@@ -324,7 +328,7 @@ impl Engine {
         uuid: Uuid,
         settle: impl FnOnce(Option<&MdevFacts>),
     ) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
@@ -335,12 +339,13 @@ impl Engine {
         };
         let mut facts = (*facts).clone();
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mdev = read_mdevs(reader, parent, Some(uuid))
             .and_then(|found| refresh_available(reader, &mut facts.parents).map(|()| found));
         match mdev {
             Ok(found) => {
                 let mdev = found.first();
+                self.totals.learn(&facts);
                 settle(mdev);
                 if let Some(claim) =
                     self.claims.get(uuid).filter(|claim| claim.framework == Framework::Mdev)
@@ -355,7 +360,7 @@ impl Engine {
 
     /// Reads some functions of a GPU and publishes them.
     fn scan_functions(&self, gpu: &GpuId, addresses: &BTreeSet<PciAddress>) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(READ_LIMIT * 2)) else {
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
             self.publisher.mark_stale(gpu);
             return;
         };
@@ -364,7 +369,7 @@ impl Engine {
             return;
         };
         let lane = LaneKey::Gpu(gpu.clone());
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mut lost = false;
         for address in addresses {
             let slot = facts.functions.iter_mut().find(|function| function.address == *address);

@@ -4,7 +4,6 @@ use uuid::Uuid;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    execute::WRITE_LIMIT,
     framework::sriov,
     model::{FunctionState, GpuId},
     plan::Plan,
@@ -14,7 +13,7 @@ use crate::{
     sys::{Deadline, LaneKey, Read},
 };
 
-use super::{Engine, READ_LIMIT, failure};
+use super::{Engine, failure};
 
 impl Engine {
     /// Sets how many VFs a GPU has.
@@ -87,7 +86,7 @@ impl Engine {
             .remedy("unbind them from the host's drivers first"));
         }
         let lane = LaneKey::Function(pci.address);
-        let reader = Reader::new(&*self.executor, &lane, Deadline::after(READ_LIMIT));
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let functions = facts.as_ref().map(|facts| &facts.functions[..]).unwrap_or_default();
         let autoprobe = sriov::device(pci.address)
             .map_err(Into::into)
@@ -106,7 +105,7 @@ impl Engine {
             base_revision: snapshot.revision(),
             steps,
         };
-        let result = self.run(&plan, control, WRITE_LIMIT);
+        let result = self.run(&plan, control, self.timing.write);
         // Enumerated as well, so that events of the new VFs find their GPU.
         self.refresh_host();
         self.scan_gpu(gpu);

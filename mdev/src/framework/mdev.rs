@@ -8,23 +8,22 @@ use uuid::Uuid;
 
 use crate::{
     claims::Claim,
-    model::{Framework, Gpu, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
+    model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
     plan::{Expect, Step, StepOp, Undo},
     scan::{GpuFacts, MdevFacts, TypeFacts, text},
     sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
+use super::View;
+
 /// The profiles of a GPU: its parents' types together. `vgpus` are those on its
 /// VFs.
-pub fn profiles(facts: &GpuFacts, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -> Vec<Profile> {
+pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Profile> {
+    let gpu = &facts.id;
     let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
         offered.entry(id).or_insert((facts, 0)).1 += available;
     }
-    let known = |id: &TypeId| {
-        let profiles = previous.map_or(&[][..], |gpu| &gpu.profiles);
-        profiles.iter().find(|profile| profile.id == *id).map_or(0, |profile| profile.total)
-    };
     // Types of one size (Q, A, B, C) take each other's place.
     let sizes: Vec<u64> = vgpus
         .iter()
@@ -37,7 +36,7 @@ pub fn profiles(facts: &GpuFacts, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -
             // Few drivers say how many fit: otherwise it is the most that was
             // ever seen available.
             let stated = text::max_instance(&facts.description);
-            let total = stated.unwrap_or_else(|| known(id).max(available));
+            let total = stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available));
             // Each free VF offers one, however few the GPU has left.
             let framebuffer = text::framebuffer(&facts.description);
             let taken = sizes.iter().filter(|size| **size == framebuffer).count() as u32;

@@ -19,6 +19,7 @@ use crate::{
         Vgpu, VgpuState,
     },
     scan::{FunctionFacts, GpuFacts},
+    totals::Totals,
 };
 
 /// The name space of the UUIDs under which foreign VFs are shown.
@@ -31,6 +32,8 @@ pub struct View<'a> {
     pub config: &'a Config,
     /// Whose is what.
     pub claims: &'a Claims,
+    /// How many of each type an empty GPU takes.
+    pub totals: &'a Totals,
     /// The PCI drivers that are loaded.
     pub drivers: &'a BTreeSet<String>,
     /// The VFIO variant drivers of this kernel (`modules.alias`).
@@ -67,9 +70,9 @@ impl View<'_> {
 /// The generic VFIO driver for PCI.
 pub const VFIO_PCI: &str = "vfio-pci";
 
-/// A GPU as its facts show it. `previous` keeps what only an empty GPU tells;
-/// `vgpus` are those on it (asked for only where its VFs carry mdevs).
-pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Arc<Vgpu>]) -> Gpu {
+/// A GPU as its facts show it; `vgpus` are those on it (asked for only where
+/// its VFs carry mdevs).
+pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
     let (ids, vendor, model) = match &facts.pci {
@@ -80,7 +83,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, previous: Option<&Gpu>, vgpus: &[Ar
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
-        Framework::Mdev => mdev::profiles(facts, previous, vgpus),
+        Framework::Mdev => mdev::profiles(facts, view, vgpus),
         Framework::Sriov => {
             sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
         }

@@ -4,10 +4,12 @@
 //! Two filters run in the kernel, so that nothing else wakes us: one by
 //! subsystem, and one by the tag `vgpu-host`. An mdev parent may belong to any
 //! subsystem, and its `change` event with `MDEV_STATE` is the only sign that it
-//! has come or gone; our udev rules tag exactly these:
+//! has come or gone; our udev rules tag these, and the PCI drivers that are
+//! loaded or go:
 //!
 //! ```text
 //! ACTION=="change", ENV{MDEV_STATE}=="?*", TAG+="vgpu-host"
+//! SUBSYSTEM=="drivers", DEVPATH=="/bus/pci/drivers/*", TAG+="vgpu-host"
 //! ```
 
 use std::{
@@ -30,8 +32,9 @@ use udev::{MonitorBuilder, MonitorSocket};
 
 use super::super::KernelEvent;
 
-/// The subsystems of GPUs, their functions, vGPUs and nodes.
-const SUBSYSTEMS: [&str; 4] = ["pci", "mdev", "vfio", "vfio-dev"];
+/// The subsystems of GPUs, their functions, vGPUs and VFIO devices. A group's
+/// own events tell nothing that those of its devices do not.
+const SUBSYSTEMS: [&str; 3] = ["pci", "mdev", "vfio-dev"];
 /// The tag of all else that concerns us.
 const TAG: &str = "vgpu-host";
 /// Room for the events of some thousand functions at once; the kernel takes it
