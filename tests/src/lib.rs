@@ -1,9 +1,10 @@
 //! What the tests of vgpu-host share: fixtures of real hosts, engines on them and
-//! on simulated hosts, and how a picture is written down to be compared.
+//! on simulated hosts, the simulated sysfs as a file system, and how a picture is written down.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 pub mod fixture;
 pub mod generated;
 pub mod render;
+pub mod simfs;
 pub mod simulated;
 pub mod start;
