@@ -6,7 +6,7 @@ use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::oneshot;
 use vgpu_host::bus::{Host, Server};
 use vgpu_mdev::{
-    engine::{Engine, Setup, Timing},
+    engine::{Engine, Setup},
     sys::{
         Lanes,
         sim::{HostSpec, SimKernel},
@@ -39,7 +39,7 @@ impl Served {
             run_dir: bus.dir.path().join("run"),
             module_aliases: kernel.module_aliases().to_owned(),
             boot_id: kernel.boot_id().to_owned(),
-            timing: Timing::default(),
+            timing: Default::default(),
         })
         .unwrap();
         let observer = engine.clone();
