@@ -157,3 +157,20 @@ impl End {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use vgpu_host_api::error::standard;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_of_its_call() {
+        let fault = blocking::<()>(|| panic!("out of cheese")).await.unwrap_err();
+        assert_eq!(fault.name, standard::FAILED);
+        assert!(!fault.text.contains("cheese"), "{}", fault.text);
+        assert_eq!(blocking(|| Ok(7)).await, Ok(7));
+    }
+}
