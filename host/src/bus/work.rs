@@ -103,6 +103,7 @@ impl Work {
     pub(crate) async fn run<T: Send + 'static>(
         self,
         service: &Service,
+        call: &Call,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
         reply: impl Fn(Option<T>, ObjectPath<'_>) -> Result<Message, Fault>,
     ) -> Result<Option<Message>, Fault> {
@@ -115,7 +116,8 @@ impl Work {
         }
         let job = service.jobs.begin(self.operation, self.owner_uid, self.control);
         service.put(Outgoing::JobNew(job.clone()));
-        service.send(reply(None, job.path())?);
+        let early = reply(None, job.path())?;
+        service.put(Outgoing::Reply(call.clone(), Ok(early)));
         let end = match running.await {
             Ok(Err(error)) if error.kind() == ErrorKind::Cancelled => End::Cancelled,
             done => match finished(done) {
