@@ -84,9 +84,10 @@ fn without_an_iommu_vfio_pci_binds_nothing() {
 fn unbinding_blocks_while_open_and_takes_the_device_lock_along() {
     let sim = builtin().with_vf_on_vfio();
     let guest = sim.hold(&sim.group_node(VF), 1, "qemu").unwrap();
+    let events = sim.events();
     let clone = sim.clone();
     let unbind = start(move || clone.put("bus/pci/drivers/vfio-pci/unbind", "0000:41:00.1"));
-    until(|| !sim.has(&format!("{VF}/driver")));
+    wait_for(&events, "remove vfio-dev:");
     assert!(unbind.is_blocked());
     let clone = sim.clone();
     let read = start(move || clone.text(&format!("{VF}/driver_override")));
