@@ -24,7 +24,11 @@ use super::{
 /// The processes other than ours that have one of the nodes open.
 ///
 /// One `statx` a descriptor: a `readlink` to leave out sockets and pipes first
-/// costs as much as it saves.
+/// would save no call.
+///
+/// # Errors
+/// Also when nobody was found but not everybody could be looked at: for want
+/// of CAP_SYS_PTRACE, say.
 pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Vec<Holder>, Errno> {
     let mut numbers = Vec::with_capacity(query.nodes.len());
     for node in &query.nodes {
@@ -67,7 +71,7 @@ struct Scan<'a> {
     proc: &'a Root,
     numbers: Vec<(u32, u32)>,
     found: Vec<Holder>,
-    /// A process that would not be looked at: nobody found then proves nothing.
+    /// Why a process could not be looked at: nobody found then proves nothing.
     refused: Option<Errno>,
 }
 
@@ -76,23 +80,23 @@ impl Scan<'_> {
     fn process(&mut self, pid: u32) {
         match self.look(pid) {
             Ok(Some(holder)) => self.found.push(holder),
-            Err(errno @ (Errno::EACCES | Errno::EPERM)) => self.refused = Some(errno),
-            Ok(None) | Err(_) => {}
+            Ok(None) | Err(Errno::ENOENT | Errno::ESRCH) => {}
+            Err(errno) => self.refused = Some(errno),
         }
     }
 
     fn look(&self, pid: u32) -> Result<Option<Holder>, Errno> {
         let open = |what, flags| self.proc.open_at(format!("{pid}/{what}").as_str(), flags);
         let fds = open("fd", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        let mut node = None;
-        for_each_name(fds.as_fd(), |fd| match self.held(fds.as_fd(), fd) {
-            None => ControlFlow::Continue(()),
-            held => {
-                node = held;
-                ControlFlow::Break(())
+        let mut held = Ok(None);
+        for_each_name(fds.as_fd(), |fd| {
+            held = self.held(fds.as_fd(), fd);
+            match held {
+                Ok(None) => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
             }
         })?;
-        let Some(node) = node else { return Ok(None) };
+        let Some(node) = held? else { return Ok(None) };
         let mut comm = [0; 64];
         let length = read(open("comm", OFlag::O_RDONLY)?, &mut comm)?;
         let command = String::from_utf8_lossy(comm.get(..length).unwrap_or_default());
@@ -105,13 +109,20 @@ impl Scan<'_> {
 
     /// The node's name as the process sees it, when descriptor `fd` is one of
     /// the nodes.
-    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Option<String> {
-        let number = raw::char_device(fds, fd).ok()??;
-        if !self.numbers.contains(&number) {
-            return None;
+    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Result<Option<String>, Errno> {
+        match raw::char_device(fds, fd) {
+            Ok(Some(number)) if self.numbers.contains(&number) => {
+                let name = readlinkat(fds, fd).unwrap_or_default();
+                Ok(Some(name.to_string_lossy().into_owned()))
+            }
+            // Where not even the name is ours to read, the process is closed to
+            // us; else it is a file that its own file system keeps to its user.
+            Err(errno @ (Errno::EACCES | Errno::EPERM)) if readlinkat(fds, fd) == Err(errno) => {
+                Err(errno)
+            }
+            // Closed meanwhile, or a file that its file system cannot tell of.
+            Ok(_) | Err(_) => Ok(None),
         }
-        let name = readlinkat(fds, fd).unwrap_or_default();
-        Some(name.to_string_lossy().into_owned())
     }
 }
 

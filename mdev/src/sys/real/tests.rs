@@ -366,7 +366,8 @@ fn holders_are_found_by_number_whatever_the_name() {
             .collect();
         host.kernel.holders(&HolderQuery { nodes, pid }).unwrap()
     };
-    assert_eq!(query(None, &["vfio/3"]), [], "before it was opened");
+    let own = Some(std::process::id());
+    assert_eq!(query(own, &["vfio/3"]), [], "before it was opened");
     let opener = Opener::new(&elsewhere);
     let holder = Holder {
         pid: opener.0.id(),
@@ -382,10 +383,9 @@ fn holders_are_found_by_number_whatever_the_name() {
         std::slice::from_ref(&holder)
     );
     assert_eq!(query(Some(holder.pid), &["vfio/4"]), []);
-    assert_eq!(query(Some(1), &["vfio/3"]), []);
+    assert_eq!(query(own, &["vfio/3"]), [], "another process holds it");
     assert_eq!(query(None, &["vfio/9", "vfio"]), []);
     drop(opener);
-    assert_eq!(query(None, &["vfio/3"]), [], "after it ended");
     assert_eq!(query(Some(holder.pid), &["vfio/3"]), [], "after it ended");
 }
 
@@ -403,4 +403,38 @@ fn a_missing_root_is_named() {
         error,
         "cannot open the root /no/such/root: No such file or directory"
     );
+}
+
+/// As a user who may not look into other users' processes, nobody is not the
+/// answer.
+#[test]
+fn nobody_found_is_no_answer_when_processes_refuse() {
+    let host = Host::new();
+    let dir = host.path("proc/41/fd");
+    fs::create_dir_all(&dir).unwrap();
+    host.node("dev/vfio/3");
+    let roots = Roots {
+        sys: host.path("sys"),
+        dev: host.path("dev"),
+        proc: host.path("proc"),
+    };
+    let kernel = RealKernel::new(&roots, Programs::default()).unwrap();
+    let query = HolderQuery {
+        nodes: vec![NodePath::new("vfio/3").unwrap()],
+        pid: None,
+    };
+    assert_eq!(kernel.holders(&query), Ok(vec![]));
+    // Anything but a directory stands for what cannot be looked into: as root
+    // no mode keeps us out.
+    fs::remove_dir(&dir).unwrap();
+    host.file("proc/41/fd", "");
+    assert_eq!(kernel.holders(&query), Err(Errno::ENOTDIR));
+    host.link("proc/42/fd/5", "../../../dev/vfio/3");
+    host.file("proc/42/comm", "qemu\n");
+    let holder = Holder {
+        pid: 42,
+        command: "qemu".into(),
+        node: "../../../dev/vfio/3".into(),
+    };
+    assert_eq!(kernel.holders(&query), Ok(vec![holder]));
 }
