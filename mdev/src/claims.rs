@@ -125,7 +125,11 @@ impl Claims {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn load(store: Store<Claim>, boot_id: &str, limits: Limits) -> std::result::Result<Self, StoreError> {
+    pub fn load(
+        store: Store<Claim>,
+        boot_id: &str,
+        limits: Limits,
+    ) -> std::result::Result<Self, StoreError> {
         let loaded = store.load()?;
         for (path, why) in loaded.broken {
             tracing::error!("claim {} is left out: {why}", path.display());
@@ -232,10 +236,18 @@ impl Claims {
                 claim.phase = Phase::Removing;
                 Ok(claim.clone())
             }
-            Phase::Reserved => Err(Error::new(ErrorKind::Busy, "being-created", tried(), "it is still being created")),
-            Phase::Removing => {
-                Err(Error::new(ErrorKind::Busy, "being-removed", tried(), "it is being removed already"))
-            }
+            Phase::Reserved => Err(Error::new(
+                ErrorKind::Busy,
+                "being-created",
+                tried(),
+                "it is still being created",
+            )),
+            Phase::Removing => Err(Error::new(
+                ErrorKind::Busy,
+                "being-removed",
+                tried(),
+                "it is being removed already",
+            )),
         }
     }
 
@@ -278,7 +290,8 @@ impl Claims {
 
     fn write(&self, claim: &Claim) -> Result<()> {
         self.store.put(claim.uuid, claim).map_err(|error| {
-            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            let source =
+                std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             Error::new(
                 ErrorKind::KernelRefused,
                 "claim-not-written",
@@ -338,8 +351,14 @@ mod tests {
         };
         claims.reserve(first.clone()).unwrap();
         assert_eq!(code(claims.reserve(first.clone())), "uuid-taken");
-        assert_eq!(code(claims.reserve(Claim { name: first.name.clone(), ..claim(2) })), "name-taken");
-        assert_eq!(code(claims.reserve(Claim { functions: vec![function], ..claim(2) })), "function-taken");
+        assert_eq!(
+            code(claims.reserve(Claim { name: first.name.clone(), ..claim(2) })),
+            "name-taken"
+        );
+        assert_eq!(
+            code(claims.reserve(Claim { functions: vec![function], ..claim(2) })),
+            "function-taken"
+        );
         claims.release(first.uuid);
         claims.reserve(first).unwrap();
     }

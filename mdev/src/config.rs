@@ -83,8 +83,10 @@ impl Config {
     /// # Errors
     /// Names the file, line and what is wrong.
     pub fn parse(text: &str, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
-        toml::from_str(text)
-            .map_err(|error| ConfigError { path: path.into(), message: error.to_string().trim_end().to_owned() })
+        toml::from_str(text).map_err(|error| ConfigError {
+            path: path.into(),
+            message: error.to_string().trim_end().to_owned(),
+        })
     }
 }
 
@@ -144,7 +146,9 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ids(vendor, device) => write!(f, "{vendor:04x}:{device:04x}"),
-            Self::Class(value, bits) => write!(f, "class:{value:0width$x}", width = *bits as usize / 4),
+            Self::Class(value, bits) => {
+                write!(f, "class:{value:0width$x}", width = *bits as usize / 4)
+            }
             Self::Address(address) => address.fmt(f),
         }
     }
@@ -157,7 +161,8 @@ mod tests {
     #[test]
     fn selectors_take_three_forms() {
         let a = "0000:02:00.0".parse().unwrap();
-        let m = |text: &str| text.parse::<Selector>().unwrap().matches(a, 0x8086, 0x10c9, 0x02_00_00);
+        let m =
+            |text: &str| text.parse::<Selector>().unwrap().matches(a, 0x8086, 0x10c9, 0x02_00_00);
         assert!(m("8086:10c9") && m("class:02") && m("class:0200") && m("0000:02:00.0"));
         assert!(!m("8086:10ca") && !m("class:03") && !m("class:020001"));
         for text in ["", "class:", "class:3", "8086", "zzzz:0000", "8086:10c9:1", "+086:10c9"] {
@@ -167,9 +172,13 @@ mod tests {
 
     #[test]
     fn a_broken_file_says_where() {
-        let error = Config::parse("[discovery]\nadd = [\"nonsense\"]\n", "/etc/vgpu-host/host.toml");
+        let error =
+            Config::parse("[discovery]\nadd = [\"nonsense\"]\n", "/etc/vgpu-host/host.toml");
         let text = error.unwrap_err().to_string();
-        assert!(text.starts_with("/etc/vgpu-host/host.toml: ") && text.contains("line 2"), "{text}");
+        assert!(
+            text.starts_with("/etc/vgpu-host/host.toml: ") && text.contains("line 2"),
+            "{text}"
+        );
         assert!(Config::parse("surprise = 1", "x").is_err());
         assert_eq!(Config::parse("", "x"), Ok(Config::default()));
     }

@@ -114,7 +114,10 @@ impl Error {
     /// Adds what could not be undone; the first error stays what it was.
     pub(crate) fn undo_failed(mut self, failures: Vec<String>) -> Self {
         if !failures.is_empty() {
-            self.kind = ErrorKind::Degraded;
+            // That the kernel hangs says more, and explains the rest.
+            if self.kind != ErrorKind::Stuck {
+                self.kind = ErrorKind::Degraded;
+            }
             self.undo_failures = failures;
         }
         self
@@ -145,6 +148,11 @@ impl Error {
         self.holder.as_ref()
     }
 
+    /// How the text of an error names the process in the way.
+    pub fn holder_words(holder: &Holder) -> String {
+        format!(" (held by process {}, {})", holder.pid, holder.command)
+    }
+
     /// What could not be undone.
     pub fn undo_failures(&self) -> &[String] {
         &self.undo_failures
@@ -165,7 +173,7 @@ impl fmt::Display for Error {
         }
         write!(f, ": {}", self.cause)?;
         if let Some(holder) = &self.holder {
-            write!(f, " (held by process {}, {})", holder.pid, holder.command)?;
+            f.write_str(&Self::holder_words(holder))?;
         }
         if let Some(remedy) = &self.remedy {
             write!(f, "; {remedy}")?;

@@ -86,7 +86,11 @@ impl Control {
     /// How much is done, 0 to 1.
     pub fn progress(&self) -> f64 {
         let steps = self.shared.steps.load(Ordering::Relaxed);
-        if steps == 0 { 0.0 } else { f64::from(self.shared.done.load(Ordering::Relaxed)) / f64::from(steps) }
+        if steps == 0 {
+            0.0
+        } else {
+            f64::from(self.shared.done.load(Ordering::Relaxed)) / f64::from(steps)
+        }
     }
 
     pub(crate) fn set_progress(&self, done: usize, steps: usize) {

@@ -79,7 +79,9 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
             let entry = match stem.map(crate::model::parse_uuid) {
                 Some(Ok(uuid)) => fs::read(&path)
                     .map_err(|error| error.to_string())
-                    .and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()))
+                    .and_then(|text| {
+                        serde_json::from_slice(&text).map_err(|error| error.to_string())
+                    })
                     .map(|entry| (uuid, entry)),
                 _ => Err("its name is no UUID".to_owned()),
             };

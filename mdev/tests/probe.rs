@@ -1,5 +1,5 @@
 //! The probe as the program that it is.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::{process::Command, time::Duration};
 

@@ -8,29 +8,28 @@ use uuid::Uuid;
 
 use crate::{
     claims::Claim,
-    model::{Framework, Gpu, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
+    model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
     plan::{Expect, Step, StepOp, Undo},
     scan::{GpuFacts, MdevFacts, TypeFacts, text},
     sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
+use super::View;
+
 /// The profiles of a GPU: its parents' types together.
-pub fn profiles(facts: &GpuFacts, previous: Option<&Gpu>) -> Vec<Profile> {
+pub fn profiles(facts: &GpuFacts, view: View<'_>) -> Vec<Profile> {
+    let gpu = &facts.id;
     let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
         offered.entry(id).or_insert((facts, 0)).1 += available;
     }
-    let known = |id: &TypeId| {
-        let profiles = previous.map_or(&[][..], |gpu| &gpu.profiles);
-        profiles.iter().find(|profile| profile.id == *id).map_or(0, |profile| profile.total)
-    };
     offered
         .into_iter()
         .map(|(id, (facts, available))| {
             // Few drivers say how many fit: otherwise it is the most that was
             // ever seen available.
             let stated = text::max_instance(&facts.description);
-            let total = stated.unwrap_or_else(|| known(id).max(available));
+            let total = stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available));
             // Each VF of one GPU offers one more than the GPU can hold.
             let available = stated.map_or(available, |stated| available.min(stated));
             let name = facts.name.clone().unwrap_or_else(|| id.to_string());

@@ -19,6 +19,7 @@ use crate::{
         Vgpu, VgpuState,
     },
     scan::{FunctionFacts, GpuFacts},
+    totals::Totals,
 };
 
 /// The name space of the UUIDs under which foreign VFs are shown.
@@ -31,6 +32,8 @@ pub struct View<'a> {
     pub config: &'a Config,
     /// Whose is what.
     pub claims: &'a Claims,
+    /// How many of each type an empty GPU takes.
+    pub totals: &'a Totals,
     /// The PCI drivers that are loaded.
     pub drivers: &'a BTreeSet<String>,
     /// The VFIO variant drivers of this kernel (`modules.alias`).
@@ -43,7 +46,10 @@ impl View<'_> {
     pub fn vfio_driver(&self, modalias: &str) -> &str {
         let same = |driver: &str, module: &str| {
             driver.len() == module.len()
-                && driver.bytes().zip(module.bytes()).all(|(a, b)| a == b || (a == b'-' && b == b'_'))
+                && driver
+                    .bytes()
+                    .zip(module.bytes())
+                    .all(|(a, b)| a == b || (a == b'-' && b == b'_'))
         };
         crate::scan::text::vfio_variant(self.module_aliases, modalias)
             .and_then(|module| self.drivers.iter().find(|driver| same(driver, module)))
@@ -64,14 +70,9 @@ impl View<'_> {
 /// The generic VFIO driver for PCI.
 pub const VFIO_PCI: &str = "vfio-pci";
 
-/// A GPU as its facts show it. `previous` keeps what only an empty GPU tells;
-/// `vgpus` are those on it (asked for only where its VFs carry mdevs).
-pub fn gpu(
-    facts: &GpuFacts,
-    view: View<'_>,
-    previous: Option<&Gpu>,
-    vgpus: &[Arc<Vgpu>],
-) -> Gpu {
+/// A GPU as its facts show it; `vgpus` are those on it (asked for only where
+/// its VFs carry mdevs).
+pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
     let (ids, vendor, model) = match &facts.pci {
@@ -82,7 +83,7 @@ pub fn gpu(
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
-        Framework::Mdev => mdev::profiles(facts, previous),
+        Framework::Mdev => mdev::profiles(facts, view),
         Framework::Sriov => {
             sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
         }
@@ -122,7 +123,9 @@ pub fn framework(facts: &GpuFacts) -> Framework {
 /// The vGPUs that are PCI functions: claimed ones, and foreign ones on a VFIO
 /// driver.
 pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec<Vgpu> {
-    let Some(pci) = &facts.pci else { return Vec::new() };
+    let Some(pci) = &facts.pci else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for function in &facts.functions {
         found.extend(sriov::vgpu(&facts.id, function, view, model_slug));

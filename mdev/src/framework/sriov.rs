@@ -28,7 +28,10 @@ pub fn profile(
     let passed_through = view.claims.of_function(pci.address).is_some()
         || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
     let reason = if passed_through {
-        why(ReasonCode::PassedThrough, "the whole GPU is passed through; remove that vGPU first".into())
+        why(
+            ReasonCode::PassedThrough,
+            "the whole GPU is passed through; remove that vGPU first".into(),
+        )
     } else if pci.group.is_none() {
         why(
             ReasonCode::IommuOff,
@@ -148,7 +151,10 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
 ///
 /// # Errors
 /// Never, unless a driver's name is no path element.
-pub fn plan_unbind(before: &ClaimedFunction, bound_to: Option<&str>) -> Result<Vec<Step>, InvalidPath> {
+pub fn plan_unbind(
+    before: &ClaimedFunction,
+    bound_to: Option<&str>,
+) -> Result<Vec<Step>, InvalidPath> {
     let lane = LaneKey::Function(before.address);
     let device = device(before.address)?;
     let mut steps = Vec::with_capacity(3);
@@ -166,7 +172,10 @@ pub fn plan_unbind(before: &ClaimedFunction, bound_to: Option<&str>) -> Result<V
         expect: Expect::Nothing,
         undo: match bound_to {
             Some(driver) => {
-                vec![Undo { lane: lane.clone(), write: set_override(before.address, Some(driver))? }]
+                vec![Undo {
+                    lane: lane.clone(),
+                    write: set_override(before.address, Some(driver))?,
+                }]
             }
             None => Vec::new(),
         },
@@ -211,7 +220,10 @@ pub fn plan_vf_count(
         Ok(Step {
             lane: lane.clone(),
             op: StepOp::Write(write(on)?),
-            expect: Expect::Text { path: device.join("sriov_drivers_autoprobe")?, text: u8::from(on).to_string() },
+            expect: Expect::Text {
+                path: device.join("sriov_drivers_autoprobe")?,
+                text: u8::from(on).to_string(),
+            },
             undo: vec![Undo { lane, write: write(!on)? }],
         })
     };
@@ -223,7 +235,11 @@ pub fn plan_vf_count(
             lane: LaneKey::Host,
             op: StepOp::Write(write(count)?),
             expect: Expect::Functions { pf: device.clone(), count },
-            undo: if undo == count { Vec::new() } else { vec![Undo { lane: LaneKey::Host, write: write(undo)? }] },
+            undo: if undo == count {
+                Vec::new()
+            } else {
+                vec![Undo { lane: LaneKey::Host, write: write(undo)? }]
+            },
         })
     };
     let mut steps = Vec::new();
@@ -235,11 +251,8 @@ pub fn plan_vf_count(
     }
     for function in functions {
         if let Some(driver) = &function.driver {
-            let before = ClaimedFunction {
-                address: function.address,
-                driver: None,
-                driver_override: None,
-            };
+            let before =
+                ClaimedFunction { address: function.address, driver: None, driver_override: None };
             steps.extend(plan_unbind(&before, Some(driver))?);
         }
     }

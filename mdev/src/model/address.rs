@@ -151,7 +151,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_address() {
-        for text in ["", "41:00", "41:00.8", "41:20.0", "0:0:41:00.0", "+41:00.0", "41:00.0/..", "x"] {
+        for text in
+            ["", "41:00", "41:00.8", "41:20.0", "0:0:41:00.0", "+41:00.0", "41:00.0/..", "x"]
+        {
             assert!(text.parse::<PciAddress>().is_err(), "{text:?} was taken");
         }
     }

@@ -10,9 +10,7 @@ mod vgpu;
 
 pub use address::{ParseAddressError, PciAddress};
 pub use gpu::{Function, FunctionState, Gpu, GpuState, Problem};
-pub use names::{
-    Framework, GpuId, InvalidName, ParentName, TypeId, VgpuName, parse_uuid,
-};
+pub use names::{Framework, GpuId, InvalidName, ParentName, TypeId, VgpuName, parse_uuid};
 pub use profile::{Profile, Reason, ReasonCode};
 pub use snapshot::{Change, Event, Snapshot};
 pub use vgpu::{Holder, InUse, Node, NodeKind, Vgpu, VgpuState};

@@ -98,7 +98,11 @@ macro_rules! checked_name {
             type Err = InvalidName;
 
             fn from_str(text: &str) -> Result<Self, InvalidName> {
-                if $check(text) { Ok(Self(text.into())) } else { Err(InvalidName::new($kind, text, $rule)) }
+                if $check(text) {
+                    Ok(Self(text.into()))
+                } else {
+                    Err(InvalidName::new($kind, text, $rule))
+                }
             }
         }
 
@@ -124,9 +128,24 @@ macro_rules! checked_name {
     };
 }
 
-checked_name!(ParentName, "device name", is_element, "one path element of at most 255 bytes, without control characters");
-checked_name!(TypeId, "type id", is_element, "one path element of at most 255 bytes, without control characters");
-checked_name!(VgpuName, "vGPU name", is_vgpu_name, "1 to 64 of A-Z a-z 0-9 . _ - and a letter or digit first");
+checked_name!(
+    ParentName,
+    "device name",
+    is_element,
+    "one path element of at most 255 bytes, without control characters"
+);
+checked_name!(
+    TypeId,
+    "type id",
+    is_element,
+    "one path element of at most 255 bytes, without control characters"
+);
+checked_name!(
+    VgpuName,
+    "vGPU name",
+    is_vgpu_name,
+    "1 to 64 of A-Z a-z 0-9 . _ - and a letter or digit first"
+);
 
 /// What a GPU is known by: its PCI address, or the name of a virtual mdev
 /// parent (the kernel's sample drivers).
@@ -166,7 +185,11 @@ impl FromStr for GpuId {
             return Ok(Self::Pci(address));
         }
         text.parse().map(Self::Mdev).map_err(|_| {
-            InvalidName::new("GPU", text, "a PCI address such as 0000:41:00.0 or an mdev parent's name")
+            InvalidName::new(
+                "GPU",
+                text,
+                "a PCI address such as 0000:41:00.0 or an mdev parent's name",
+            )
         })
     }
 }
@@ -192,7 +215,9 @@ impl From<GpuId> for String {
 /// # Errors
 /// When the text has another form or is the nil UUID.
 pub fn parse_uuid(text: &str) -> Result<Uuid, InvalidName> {
-    let wrong = || InvalidName::new("UUID", text, "write it as 8-4-4-4-12 hexadecimal digits, not all zero");
+    let wrong = || {
+        InvalidName::new("UUID", text, "write it as 8-4-4-4-12 hexadecimal digits, not all zero")
+    };
     if text.len() != 36 {
         return Err(wrong());
     }

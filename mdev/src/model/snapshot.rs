@@ -49,6 +49,11 @@ impl Snapshot {
         members.into_iter().flatten().filter_map(|uuid| self.vgpus.get(uuid))
     }
 
+    /// How many GPUs there are.
+    pub fn gpu_count(&self) -> usize {
+        self.gpus.len()
+    }
+
     /// How many vGPUs there are.
     pub fn vgpu_count(&self) -> usize {
         self.vgpus.len()

@@ -88,6 +88,8 @@ pub struct Holder {
     pub pid: u32,
     /// Its short command name (`/proc/<pid>/comm`).
     pub command: String,
+    /// The node that was asked for, below `/dev`.
+    pub device: String,
     /// The node as that process sees it: a hint, since guests have a /dev of
     /// their own.
     pub node: String,

@@ -41,10 +41,8 @@ impl HostFacts {
 /// # Errors
 /// When the host's lane fails.
 pub fn enumerate(reader: Reader<'_>, config: &Config) -> Result<HostFacts, ScanError> {
-    let mut readings = reader.read(
-        &path("bus/pci")?,
-        vec![Read::names("devices"), Read::names("drivers")],
-    )?;
+    let mut readings =
+        reader.read(&path("bus/pci")?, vec![Read::names("devices"), Read::names("drivers")])?;
     let mut devices: Vec<PciAddress> =
         readings.names().iter().filter_map(|name| text::pci_name(name)).collect();
     devices.sort_unstable();
@@ -126,13 +124,14 @@ fn gpu_addresses(
         let vendor = readings.text().as_deref().and_then(text::pci_id);
         let device = readings.text().as_deref().and_then(text::pci_id);
         let is_vf = readings.inode().is_some();
-        let (Some(vendor), Some(device), false) = (vendor, device, is_vf) else { continue };
+        let (Some(vendor), Some(device), false) = (vendor, device, is_vf) else {
+            continue;
+        };
         let matches = |selectors: &[crate::config::Selector]| {
             selectors.iter().any(|s| s.matches(address, vendor, device, class))
         };
-        let wanted = is_gpu_class(class)
-            || parents.contains(&address)
-            || matches(&config.discovery.add);
+        let wanted =
+            is_gpu_class(class) || parents.contains(&address) || matches(&config.discovery.add);
         if wanted && !matches(&config.discovery.exclude) {
             found.push(address);
         }

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use uuid::Uuid;
 
-use crate::{model::TypeId, sys::Read};
+use crate::{
+    model::TypeId,
+    sys::{Read, ReadBatch, SysPath},
+};
 
 use super::{Reader, ScanError, path, text};
 
@@ -59,28 +62,32 @@ pub struct MdevFacts {
 /// # Errors
 /// When the lane fails.
 pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFacts>, ScanError> {
-    let base = path("class/mdev_bus")?;
-    let reads = names.iter().map(|name| Read::names(format!("{name}/mdev_supported_types")));
-    let mut listed = reader.read(&base, reads.collect())?;
+    let mut batches = Vec::with_capacity(names.len());
+    for name in names {
+        let reads = vec![Read::names("mdev_supported_types")];
+        batches.push(ReadBatch { base: parent(name)?, reads });
+    }
+    let mut listed = reader.read_each(batches)?;
     let mut offered: Vec<Vec<TypeId>> = Vec::with_capacity(names.len());
     let mut known: BTreeMap<TypeId, usize> = BTreeMap::new();
-    for parent in 0..names.len() {
+    for first in 0..names.len() {
         let mut types: Vec<TypeId> =
             listed.names().into_iter().filter_map(|id| id.parse().ok()).collect();
         types.sort_unstable();
         for id in &types {
-            known.entry(id.clone()).or_insert(parent);
+            known.entry(id.clone()).or_insert(first);
         }
         offered.push(types);
     }
-    let mut reads = Vec::with_capacity(known.len() * 3);
-    for (id, parent) in &known {
-        let Some(parent) = names.get(*parent) else { continue };
-        for attribute in ["name", "description", "device_api"] {
-            reads.push(Read::text(format!("{parent}/mdev_supported_types/{id}/{attribute}")));
-        }
+    let mut batches = Vec::with_capacity(known.len());
+    for (id, first) in &known {
+        let Some(name) = names.get(*first) else { continue };
+        batches.push(ReadBatch {
+            base: parent(name)?.join(&format!("mdev_supported_types/{id}"))?,
+            reads: vec![Read::text("name"), Read::text("description"), Read::text("device_api")],
+        });
     }
-    let mut r = reader.read(&base, reads)?;
+    let mut r = reader.read_each(batches)?;
     let mut types = BTreeMap::new();
     for id in known.into_keys() {
         let facts = TypeFacts {
@@ -110,18 +117,16 @@ pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFa
 ///
 /// # Errors
 /// When the lane fails.
-pub fn refresh_available(
-    reader: Reader<'_>,
-    parents: &mut [ParentFacts],
-) -> Result<(), ScanError> {
-    let mut reads = Vec::new();
-    for parent in parents.iter() {
-        for id in parent.types.keys() {
-            let name = &parent.name;
-            reads.push(Read::text(format!("{name}/mdev_supported_types/{id}/available_instances")));
-        }
+pub fn refresh_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Result<(), ScanError> {
+    let mut batches = Vec::with_capacity(parents.len());
+    for facts in parents.iter() {
+        let available = |id| Read::text(format!("{id}/available_instances"));
+        batches.push(ReadBatch {
+            base: parent(&facts.name)?.join("mdev_supported_types")?,
+            reads: facts.types.keys().map(available).collect(),
+        });
     }
-    let mut r = reader.read(&path("class/mdev_bus")?, reads)?;
+    let mut r = reader.read_each(batches)?;
     for (_, available) in parents.iter_mut().flat_map(|parent| parent.types.values_mut()) {
         *available = r.text().as_deref().and_then(text::count).unwrap_or(0);
     }
@@ -138,7 +143,7 @@ pub fn read_mdevs(
     parent: &str,
     only: Option<Uuid>,
 ) -> Result<Vec<MdevFacts>, ScanError> {
-    let base = path(format!("class/mdev_bus/{parent}"))?;
+    let base = self::parent(parent)?;
     let uuids: Vec<Uuid> = match only {
         Some(uuid) => vec![uuid],
         None => {
@@ -185,4 +190,9 @@ pub fn read_mdevs(
         mdev.has_cdev = r.inode().is_some();
     }
     Ok(found)
+}
+
+/// A parent's directory.
+fn parent(name: &str) -> Result<SysPath, ScanError> {
+    path(format!("class/mdev_bus/{name}"))
 }

@@ -30,8 +30,8 @@ pub enum ScanError {
     #[error(transparent)]
     Path(#[from] InvalidPath),
     /// The executor answered another operation than was asked: a defect.
-    #[error("the executor gave an answer of the wrong kind for reading {0}")]
-    Confused(SysPath),
+    #[error("the executor gave an answer of the wrong kind for reading")]
+    Confused,
 }
 
 /// Reads on one lane.
@@ -53,13 +53,23 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the lane fails; a missing attribute is a [`Reading`].
     pub fn read(&self, base: &SysPath, reads: Vec<Read>) -> Result<Readings, ScanError> {
-        if reads.is_empty() {
+        let batch = ReadBatch { base: base.clone(), reads };
+        self.read_each(vec![batch])
+    }
+
+    /// Reads several batches at once. A device's directory is the base of its
+    /// own batch: from `/sys/bus` and `/sys/class` each path would lead through
+    /// a link that leaves the base.
+    ///
+    /// # Errors
+    /// As for [`Reader::read`].
+    pub fn read_each(&self, batches: Vec<ReadBatch>) -> Result<Readings, ScanError> {
+        if batches.iter().all(|batch| batch.reads.is_empty()) {
             return Ok(Readings(Vec::new().into_iter()));
         }
-        let op = Op::ReadBatch(ReadBatch { base: base.clone(), reads });
-        match self.executor.run(self.lane, op, self.deadline)? {
+        match self.executor.run(self.lane, Op::ReadBatch(batches), self.deadline)? {
             Observed::Read(readings) => Ok(Readings(readings.into_iter())),
-            _ => Err(ScanError::Confused(base.clone())),
+            _ => Err(ScanError::Confused),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::PciAddress,
-    sys::{Read, SysPath},
+    sys::{Read, ReadBatch, SysPath},
 };
 
 use super::{Reader, Readings, ScanError, path, text};
@@ -96,7 +96,9 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
             Read::names(""),
         ],
     )?;
-    let Some(inode) = r.inode() else { return Ok(None) };
+    let Some(inode) = r.inode() else {
+        return Ok(None);
+    };
     let id = |r: &mut Readings| r.text().as_deref().and_then(text::pci_id).unwrap_or(0);
     let mut facts = PciFacts {
         address,
@@ -117,11 +119,8 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
         has_cdev: false,
     };
     facts.group_members.sort_unstable();
-    let links: Vec<(u32, String)> = r
-        .names()
-        .into_iter()
-        .filter_map(|name| Some((text::virtfn(&name)?, name)))
-        .collect();
+    let links: Vec<(u32, String)> =
+        r.names().into_iter().filter_map(|name| Some((text::virtfn(&name)?, name))).collect();
     let reads = links.iter().map(|(_, name)| Read::link(name.clone())).collect();
     let mut targets = reader.read(&base, reads)?;
     for (number, _) in links {
@@ -131,8 +130,10 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
     }
     facts.strangers = read_strangers(reader, &facts)?;
     if let Some(name) = &facts.vfio_device {
-        facts.has_cdev =
-            reader.read(&base, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?.inode().is_some();
+        facts.has_cdev = reader
+            .read(&base, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?
+            .inode()
+            .is_some();
     }
     Ok(Some(facts))
 }
@@ -162,16 +163,20 @@ fn read_many(
     reader: Reader<'_>,
     addresses: &[PciAddress],
 ) -> Result<Vec<FunctionFacts>, ScanError> {
-    let base = path("bus/pci/devices")?;
-    let mut reads = Vec::with_capacity(addresses.len() * 5);
+    let mut batches = Vec::with_capacity(addresses.len());
     for address in addresses {
-        reads.push(Read::inode(address.to_string()));
-        reads.push(Read::link(format!("{address}/physfn")));
-        reads.push(Read::link(format!("{address}/driver")));
-        reads.push(Read::link(format!("{address}/iommu_group")));
-        reads.push(Read::names(format!("{address}/vfio-dev")));
+        batches.push(ReadBatch {
+            base: device(*address)?,
+            reads: vec![
+                Read::inode(""),
+                Read::link("physfn"),
+                Read::link("driver"),
+                Read::link("iommu_group"),
+                Read::names("vfio-dev"),
+            ],
+        });
     }
-    let mut r = reader.read(&base, reads)?;
+    let mut r = reader.read_each(batches)?;
     let mut found = Vec::with_capacity(addresses.len());
     for address in addresses {
         let inode = r.inode();
@@ -188,16 +193,15 @@ fn read_many(
             found.push(function);
         }
     }
-    let with_vfio = |f: &&mut FunctionFacts| f.vfio_device.is_some();
-    let reads = found
-        .iter()
-        .filter_map(|f| {
-            let name = f.vfio_device.as_ref()?;
-            Some(Read::inode(format!("{}/vfio-dev/{name}/dev", f.address)))
-        })
-        .collect();
-    let mut r = reader.read(&base, reads)?;
-    for function in found.iter_mut().filter(with_vfio) {
+    let mut batches = Vec::new();
+    for function in &found {
+        if let Some(name) = &function.vfio_device {
+            let reads = vec![Read::inode(format!("vfio-dev/{name}/dev"))];
+            batches.push(ReadBatch { base: device(function.address)?, reads });
+        }
+    }
+    let mut r = reader.read_each(batches)?;
+    for function in found.iter_mut().filter(|function| function.vfio_device.is_some()) {
         function.has_cdev = r.inode().is_some();
     }
     Ok(found)

@@ -53,7 +53,8 @@ pub trait Kernel: Send + Sync + 'static {
     ///
     /// # Errors
     /// The errno of starting it, ETIMEDOUT when it took longer than `limit`.
-    fn run_tool(&self, tool: ToolId, args: &[String], limit: Duration) -> Result<ToolOutput, Errno>;
+    fn run_tool(&self, tool: ToolId, args: &[String], limit: Duration)
+    -> Result<ToolOutput, Errno>;
 }
 
 /// Why a probe failed.

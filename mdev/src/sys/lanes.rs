@@ -9,9 +9,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{
-    Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened,
-};
+use super::{Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened};
 
 /// How many operations may wait for one lane.
 const QUEUE: usize = 64;
@@ -85,7 +83,8 @@ impl<K: Kernel> Lanes<K> {
                 return Ok(lane.clone());
             }
         }
-        let lane = Arc::new(Lane { key: key.clone(), state: Mutex::default(), work: Condvar::new() });
+        let lane =
+            Arc::new(Lane { key: key.clone(), state: Mutex::default(), work: Condvar::new() });
         let what = task.op.to_string();
         task.deadline = Deadline::after(task.deadline.left());
         lock(&lane.state).queue.push_back(task);
@@ -123,11 +122,8 @@ impl<K: Kernel> Executor for Lanes<K> {
             if left.is_zero() {
                 break;
             }
-            result = answer
-                .ready
-                .wait_timeout(result, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            result =
+                answer.ready.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(result);
         let mut state = lock(&lane.state);
@@ -225,7 +221,13 @@ fn retire(lane: &Arc<Lane>, all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>) -> bool {
 fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observed, OpError> {
     let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
     match op {
-        Op::ReadBatch(batch) => Ok(Observed::Read(kernel.read_batch(batch))),
+        Op::ReadBatch(batches) => {
+            let mut readings = Vec::with_capacity(batches.iter().map(|b| b.reads.len()).sum());
+            for batch in batches {
+                readings.extend(kernel.read_batch(batch));
+            }
+            Ok(Observed::Read(readings))
+        }
         Op::WriteAttr(write) => kernel
             .write(&write.path, &write.value)
             .map(|()| Observed::Done)
@@ -235,13 +237,15 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
             .map(|node| kernel.open_node(node).map_err(|errno| refused(node.to_string(), errno)))
             .collect::<Result<_, _>>()
             .map(|fds| Observed::Opened(Opened { fds })),
-        Op::Probe(target) => kernel.probe(target, deadline.left()).map(Observed::Probed).map_err(
-            |failure| OpError::Probe {
-                what: op.to_string(),
-                message: failure.message,
-                errno: failure.errno,
-            },
-        ),
+        Op::Probe(target) => {
+            kernel.probe(target, deadline.left()).map(Observed::Probed).map_err(|failure| {
+                OpError::Probe {
+                    what: op.to_string(),
+                    message: failure.message,
+                    errno: failure.errno,
+                }
+            })
+        }
         Op::Chown { node, uid } => kernel
             .chown(node, *uid)
             .map(|()| Observed::Done)

@@ -12,9 +12,11 @@ mod op;
 mod path;
 pub mod raw;
 pub mod real;
+pub mod sim;
 
 pub use kernel::{Kernel, KernelEvent, ProbeFailure};
 pub use lanes::Lanes;
+pub(crate) use op::path_text;
 pub use op::{
     Deadline, Executor, HolderQuery, LaneKey, Observed, Op, OpError, Opened, ProbeReport,
     ProbeTarget, Read, ReadBatch, ReadKind, Reading, Region, ToolId, ToolOutput, Value, WriteAttr,

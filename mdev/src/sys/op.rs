@@ -80,8 +80,8 @@ impl Deadline {
 /// One operation on the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Reads many things below one directory; a missing one is no error.
-    ReadBatch(ReadBatch),
+    /// Reads many things below some directories; a missing one is no error.
+    ReadBatch(Vec<ReadBatch>),
     /// Writes one attribute.
     WriteAttr(WriteAttr),
     /// Opens nodes below `/dev`, all or none.
@@ -112,8 +112,13 @@ pub enum Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReadBatch(batch) => write!(f, "reading {}", batch.base),
-            Self::WriteAttr(write) => write!(f, "writing {:?} to {}", write.value.trim_end(), write.path),
+            Self::ReadBatch(batches) => match batches.first() {
+                Some(first) => write!(f, "reading {}", first.base),
+                None => f.write_str("reading nothing"),
+            },
+            Self::WriteAttr(write) => {
+                write!(f, "writing {:?} to {}", write.value.trim_end(), write.path)
+            }
             Self::OpenVfio { nodes } => {
                 f.write_str("opening ")?;
                 for (n, node) in nodes.iter().enumerate() {
@@ -209,16 +214,16 @@ pub struct WriteAttr {
     pub value: String,
 }
 
-mod path_text {
+pub(crate) mod path_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     use super::SysPath;
 
-    pub(super) fn serialize<S: Serializer>(path: &SysPath, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &SysPath, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(path.as_str())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SysPath, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SysPath, D::Error> {
         SysPath::new(String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
@@ -316,7 +321,7 @@ pub struct Opened {
 /// What an operation gave.
 #[derive(Debug)]
 pub enum Observed {
-    /// Of [`Op::ReadBatch`]: one for each read, in order.
+    /// Of [`Op::ReadBatch`]: one for each read, in order, batch after batch.
     Read(Vec<Reading>),
     /// Of [`Op::WriteAttr`] and [`Op::Chown`].
     Done,

@@ -33,7 +33,7 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
     let mut numbers = Vec::with_capacity(query.nodes.len());
     for node in &query.nodes {
         match dev.char_device(node.as_str()) {
-            Ok((_, number)) => numbers.push(number),
+            Ok((_, number)) => numbers.push((number, node.as_str())),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => {}
             Err(errno) => return Err(errno),
         }
@@ -41,12 +41,7 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
     if numbers.is_empty() {
         return Ok(Vec::new());
     }
-    let mut scan = Scan {
-        proc,
-        numbers,
-        found: Vec::new(),
-        refused: None,
-    };
+    let mut scan = Scan { proc, numbers, found: Vec::new(), refused: None };
     match query.pid {
         Some(pid) => scan.process(pid),
         None => {
@@ -69,7 +64,8 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
 
 struct Scan<'a> {
     proc: &'a Root,
-    numbers: Vec<(u32, u32)>,
+    /// The device number of each node that was asked for.
+    numbers: Vec<((u32, u32), &'a str)>,
     found: Vec<Holder>,
     /// Why a process could not be looked at: nobody found then proves nothing.
     refused: Option<Errno>,
@@ -96,39 +92,40 @@ impl Scan<'_> {
                 _ => ControlFlow::Break(()),
             }
         })?;
-        let Some(node) = held? else { return Ok(None) };
+        let Some((device, node)) = held? else {
+            return Ok(None);
+        };
         let mut comm = [0; 64];
         let length = read(open("comm", OFlag::O_RDONLY)?, &mut comm)?;
         let command = String::from_utf8_lossy(comm.get(..length).unwrap_or_default());
-        Ok(Some(Holder {
-            pid,
-            command: command.trim_end_matches('\n').to_owned(),
-            node,
-        }))
+        Ok(Some(Holder { pid, command: command.trim_end_matches('\n').to_owned(), device, node }))
     }
 
-    /// The node's name as the process sees it, when descriptor `fd` is one of
-    /// the nodes.
-    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Result<Option<String>, Errno> {
+    /// The node as it was asked for and as the process sees it, when descriptor
+    /// `fd` is one of the nodes.
+    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Result<Option<(String, String)>, Errno> {
         match raw::char_device(fds, fd) {
-            Ok(Some(number)) if self.numbers.contains(&number) => {
+            Ok(Some(number)) => Ok(self.asked_for(number).map(|device| {
                 let name = readlinkat(fds, fd).unwrap_or_default();
-                Ok(Some(name.to_string_lossy().into_owned()))
-            }
+                (device.to_owned(), name.to_string_lossy().into_owned())
+            })),
             // Where not even the name is ours to read, the process is closed to
             // us; else it is a file that its own file system keeps to its user.
             Err(errno @ (Errno::EACCES | Errno::EPERM)) if readlinkat(fds, fd) == Err(errno) => {
                 Err(errno)
             }
             // Closed meanwhile, or a file that its file system cannot tell of.
-            Ok(_) | Err(_) => Ok(None),
+            Ok(None) | Err(_) => Ok(None),
         }
+    }
+
+    fn asked_for(&self, number: (u32, u32)) -> Option<&str> {
+        let node = self.numbers.iter().find(|(known, _)| *known == number);
+        node.map(|(_, node)| *node)
     }
 }
 
 fn number(name: &CStr) -> Option<u32> {
-    name.to_bytes()
-        .first()
-        .filter(|digit| digit.is_ascii_digit())?;
+    name.to_bytes().first().filter(|digit| digit.is_ascii_digit())?;
     name.to_str().ok()?.parse().ok()
 }

@@ -1,0 +1,61 @@
+//! Every name on the bus, in one place.
+
+/// The bus name of the service.
+pub const SERVICE: &str = "org.vgpu.Host1";
+
+/// The path of the manager object; all others are below it.
+pub const ROOT: &str = "/org/vgpu/Host1";
+/// The parent of the GPUs' objects.
+pub const GPUS: &str = "/org/vgpu/Host1/gpus";
+/// The parent of the vGPUs' objects.
+pub const VGPUS: &str = "/org/vgpu/Host1/vgpus";
+/// The parent of the jobs' objects.
+pub const JOBS: &str = "/org/vgpu/Host1/jobs";
+/// Stands for no object: the job of a call whose work is done.
+pub const NONE: &str = "/";
+
+/// The interface of the manager.
+pub const MANAGER: &str = "org.vgpu.Host1.Manager";
+/// The interface of a GPU.
+pub const GPU: &str = "org.vgpu.Host1.Gpu";
+/// The interface of a vGPU.
+pub const VGPU: &str = "org.vgpu.Host1.Vgpu";
+/// The interface of a job.
+pub const JOB: &str = "org.vgpu.Host1.Job";
+
+/// The standard interfaces that every object answers; the object manager is at
+/// [`ROOT`] alone.
+pub mod standard {
+    /// Ping and the machine's id.
+    pub const PEER: &str = "org.freedesktop.DBus.Peer";
+    /// What an object has.
+    pub const INTROSPECTABLE: &str = "org.freedesktop.DBus.Introspectable";
+    /// Reading properties.
+    pub const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+    /// All objects at once.
+    pub const OBJECT_MANAGER: &str = "org.freedesktop.DBus.ObjectManager";
+}
+
+/// Keys of options (`a{sv}`) and filters.
+pub mod option {
+    /// `s`: a GPU, by address or parent name.
+    pub const GPU: &str = "gpu";
+    /// `s`: a UUID.
+    pub const UUID: &str = "uuid";
+    /// `s`: a vGPU's name.
+    pub const NAME: &str = "name";
+    /// `u`: the owner.
+    pub const OWNER_UID: &str = "owner-uid";
+    /// `s`: a VF's address.
+    pub const FUNCTION: &str = "function";
+    /// `u`: a NUMA node.
+    pub const NUMA_NODE: &str = "numa-node";
+    /// `b`: whether the number of VFs may be changed.
+    pub const ENABLE_VFS: &str = "enable-vfs";
+    /// `b`: although it is held.
+    pub const FORCE: &str = "force";
+    /// `b`: the group's descriptor where there is no cdev.
+    pub const GROUP: &str = "group";
+    /// `b`: made or adopted by us.
+    pub const MANAGED: &str = "managed";
+}

@@ -1,0 +1,166 @@
+//! What people type.
+
+use clap::{ArgAction, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// See and manage vGPUs through vgpu-hostd.
+///
+/// A GPU is named by its PCI address, with or without the domain
+/// (0000:41:00.0, 41:00.0), or by the name of its mdev parent (mtty). A vGPU is
+/// named by its UUID or by the name that its creator gave it. A profile is
+/// named by its type id (nvidia-558), full name (NVIDIA A40-2Q) or short name
+/// (a40-2q).
+#[derive(Debug, Parser)]
+#[command(name = "vgpuctl", version, propagate_version = false, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    /// Print JSON: one value, or for monitor one object a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// The D-Bus address of the bus that vgpu-hostd is on; the system bus
+    /// otherwise
+    #[arg(long, global = true, value_name = "ADDRESS", env = "VGPU_BUS")]
+    pub(crate) bus: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check whether this host can run vGPUs, and say what to do about it
+    ///
+    /// Looks at the IOMMU, VFIO, the memory lock limit of the caller, the
+    /// service and what the service finds wrong. Changes nothing. Succeeds when
+    /// no line says fail.
+    Doctor,
+
+    /// List the GPUs
+    Gpus,
+
+    /// List the profiles that the GPUs offer
+    Profiles {
+        /// Only this GPU's
+        gpu: Option<String>,
+    },
+
+    /// Say in words why a profile of a GPU is available or not
+    Explain {
+        /// The GPU
+        gpu: String,
+        /// The profile
+        profile: String,
+    },
+
+    /// List the vGPUs
+    List(Filter),
+
+    /// Show all about a vGPU or a GPU
+    Show {
+        /// The vGPU or GPU
+        #[arg(value_name = "VGPU|GPU")]
+        name: String,
+    },
+
+    /// Create a vGPU and print its UUID
+    ///
+    /// The same UUID and profile again is no error: the vGPU that is there is
+    /// printed.
+    Create(Create),
+
+    /// Remove a vGPU
+    Remove {
+        /// The vGPU
+        vgpu: String,
+        /// Although it is held; the kernel then waits for its holder, which can
+        /// take for ever
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: Wait,
+    },
+
+    /// Set how many virtual functions a GPU has
+    ///
+    /// Refused while one of them is used by the host or by a vGPU.
+    SetVfs {
+        /// The GPU
+        gpu: String,
+        /// How many, 0 for none
+        count: u32,
+        #[command(flatten)]
+        wait: Wait,
+    },
+
+    /// Open a vGPU through VFIO, look, reset it if it can, and close it
+    Probe {
+        /// The vGPU
+        vgpu: String,
+    },
+
+    /// Print what happens, as it happens, until interrupted
+    Monitor,
+
+    /// Print the completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Print this program's manual page
+    #[command(hide = true)]
+    Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Filter {
+    /// Only those on this GPU
+    #[arg(long)]
+    pub(crate) gpu: Option<String>,
+    /// Only this user's
+    #[arg(long, value_name = "UID")]
+    pub(crate) owner_uid: Option<u32>,
+    /// Only those that vgpu-hostd made
+    #[arg(long, conflicts_with = "foreign")]
+    pub(crate) managed: bool,
+    /// Only those that someone else made
+    #[arg(long)]
+    pub(crate) foreign: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Create {
+    /// The profile
+    pub(crate) profile: String,
+    /// On this GPU; on the one with the most left otherwise
+    #[arg(long)]
+    pub(crate) gpu: Option<String>,
+    /// Under this UUID; under a new one otherwise
+    #[arg(long)]
+    pub(crate) uuid: Option<String>,
+    /// With this name
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// For this user; for the caller otherwise
+    #[arg(long, value_name = "UID")]
+    pub(crate) owner_uid: Option<u32>,
+    /// On this virtual function
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) function: Option<String>,
+    /// On a GPU of this NUMA node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) numa_node: Option<u32>,
+    /// Let it enable virtual functions where none is free
+    #[arg(long)]
+    pub(crate) enable_vfs: bool,
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+}
+
+/// Whether to wait for work that outlives its call.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Wait {
+    /// Where the work takes long, print its job and leave it running
+    #[arg(long = "no-wait", action = ArgAction::SetFalse)]
+    pub(crate) wait: bool,
+}

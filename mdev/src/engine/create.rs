@@ -1,0 +1,459 @@
+//! Making a vGPU.
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::{
+    claims::{Claim, ClaimedFunction, Generation, Phase},
+    error::{Error, ErrorKind, Result},
+    execute::Cause,
+    framework::{self, mdev, passthrough, sriov},
+    model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode},
+    plan::{Expect, Plan, Step, StepOp},
+    refusal::Context,
+    request::{Control, CreateRequest, Created},
+    scan::{GpuFacts, Reader, text},
+    sys::{Deadline, HolderQuery, LaneKey, NodePath, Observed, Op, Read},
+};
+
+use super::{Engine, failure};
+
+impl Engine {
+    /// Makes a vGPU. The same UUID and profile again is no error.
+    ///
+    /// # Errors
+    /// Says what was tried, the cause and the remedy; all is undone.
+    pub fn create(&self, request: &CreateRequest, control: &Control) -> Result<Created> {
+        if let Some(uuid) = request.uuid
+            && let Some(created) = self.existing(uuid, request)?
+        {
+            return Ok(created);
+        }
+        let uuid = request.uuid.unwrap_or_else(Uuid::new_v4);
+        let mut refused = None;
+        for (gpu, profile) in self.candidates(request, control)? {
+            match self.create_on(&gpu, &profile, uuid, request, control) {
+                Ok(()) => {
+                    return Ok(Created { uuid, created: true });
+                }
+                // Somebody else took the last one: the next GPU may have one.
+                Err(error)
+                    if error.kind() == ErrorKind::NoCapacity
+                        && error.code() != "quota"
+                        && request.gpu.is_none() =>
+                {
+                    refused.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            Error::new(ErrorKind::NoCapacity, "no-capacity", tried(request), "no GPU has one left")
+        }))
+    }
+
+    /// The vGPU that a request with that UUID made before.
+    fn existing(&self, uuid: Uuid, request: &CreateRequest) -> Result<Option<Created>> {
+        let snapshot = self.snapshot();
+        let Some(claim) = self.claims.get(uuid) else {
+            return match snapshot.vgpu(uuid) {
+                Some(vgpu) => Err(failure::foreign(tried(request), vgpu)),
+                None => Ok(None),
+            };
+        };
+        if claim.owner_uid != request.owner_uid {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "uuid-taken",
+                tried(request),
+                format!("vGPU {uuid} belongs to another user"),
+            )
+            .remedy("choose another UUID"));
+        }
+        let profiles = snapshot.gpu(&claim.gpu).map(|gpu| &gpu.profiles[..]).unwrap_or_default();
+        let same = profiles.iter().any(|p| p.id == claim.profile && p.is_called(&request.profile))
+            && request.gpu.as_ref().is_none_or(|gpu| *gpu == claim.gpu);
+        match claim.phase {
+            _ if !same => Err(Error::new(
+                ErrorKind::BadState,
+                "uuid-other-profile",
+                tried(request),
+                format!("vGPU {uuid} exists with profile {} on GPU {}", claim.profile, claim.gpu),
+            )
+            .remedy("choose another UUID, or remove that vGPU first")),
+            Phase::Active => Ok(Some(Created { uuid, created: false })),
+            Phase::Reserved | Phase::Removing => Err(Error::new(
+                ErrorKind::Busy,
+                "vgpu-busy",
+                tried(request),
+                format!("vGPU {uuid} is being made or removed"),
+            )
+            .remedy("try again when that is done")),
+        }
+    }
+
+    /// The GPUs that can carry it, the one with the most left first.
+    fn candidates(
+        &self,
+        request: &CreateRequest,
+        control: &Control,
+    ) -> Result<Vec<(GpuId, Profile)>> {
+        let mut matching = self.matching(request)?;
+        if request.enable_vfs {
+            let enabled = matching.iter().any(|(_, profile)| profile.available > 0);
+            let empty = matching.iter().find(|(_, profile)| {
+                profile.reason.as_ref().is_some_and(|r| r.code == ReasonCode::NoFunctionsEnabled)
+            });
+            if let (false, Some((gpu, profile))) = (enabled, empty) {
+                self.set_vf_count(gpu, profile.total, control)?;
+                matching = self.matching(request)?;
+            }
+        }
+        let reasons: Vec<String> = matching
+            .iter()
+            .filter_map(|(gpu, profile)| {
+                Some(format!("GPU {gpu}: {}", profile.reason.as_ref()?.text))
+            })
+            .collect();
+        let code = matching
+            .iter()
+            .find_map(|(_, profile)| profile.reason.as_ref().map(|reason| reason.code.as_str()))
+            .unwrap_or("no-capacity");
+        matching.retain(|(_, profile)| profile.available > 0);
+        matching.sort_by(|(a, x), (b, y)| y.available.cmp(&x.available).then_with(|| a.cmp(b)));
+        if matching.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoCapacity,
+                code,
+                tried(request),
+                reasons.join("; "),
+            ));
+        }
+        Ok(matching)
+    }
+
+    /// The GPUs that offer the profile.
+    fn matching(&self, request: &CreateRequest) -> Result<Vec<(GpuId, Profile)>> {
+        let snapshot = self.snapshot();
+        let gpus: Vec<_> = match &request.gpu {
+            Some(id) => match snapshot.gpu(id) {
+                Some(gpu) => vec![gpu],
+                None => return Err(failure::no_such_gpu(tried(request), id)),
+            },
+            None => snapshot.gpus().collect(),
+        };
+        let mut found = Vec::new();
+        let mut offered = Vec::new();
+        for gpu in gpus {
+            let on_node = request.numa_node.is_none_or(|node| gpu.numa_node == Some(node));
+            let has_function = request
+                .function
+                .is_none_or(|address| gpu.functions.iter().any(|f| f.address == address));
+            if on_node && has_function {
+                found.extend(
+                    gpu.profiles_called(&request.profile).map(|p| (gpu.id.clone(), p.clone())),
+                );
+            }
+            offered.extend(gpu.profiles.iter().cloned());
+        }
+        let mut names: Vec<&str> = found.iter().map(|(_, p)| p.short_name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() > 1 {
+            let ids: Vec<String> = found
+                .iter()
+                .map(|(gpu, p)| format!("{} ({}) on {gpu}", p.id, p.short_name))
+                .collect();
+            return Err(Error::new(
+                ErrorKind::NoSuchProfile,
+                "ambiguous-profile",
+                tried(request),
+                format!("the name means several profiles: {}", ids.join(", ")),
+            )
+            .remedy("write the type id"));
+        }
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        if offered.iter().any(|profile| profile.is_called(&request.profile)) {
+            return Err(Error::new(
+                ErrorKind::NoCapacity,
+                "filtered-out",
+                tried(request),
+                "GPUs offer the profile, but none on that NUMA node or with that function",
+            )
+            .remedy("see vgpuctl gpus"));
+        }
+        offered.sort_by(|a, b| a.short_name.cmp(&b.short_name));
+        offered.dedup_by(|a, b| a.short_name == b.short_name);
+        Err(failure::no_such_profile(tried(request), &offered))
+    }
+
+    fn create_on(
+        &self,
+        gpu: &GpuId,
+        profile: &Profile,
+        uuid: Uuid,
+        request: &CreateRequest,
+        control: &Control,
+    ) -> Result<()> {
+        let tried = format!("creating vGPU {uuid} of {} on GPU {gpu}", profile.short_name);
+        let _turn = self.turn(gpu, &tried)?;
+        let facts = self.publisher.facts(gpu).ok_or_else(|| failure::no_such_gpu(&*tried, gpu))?;
+        let prepared = match profile.framework {
+            Framework::Mdev => self.prepare_mdev(&facts, profile, uuid, request, &tried)?,
+            Framework::Sriov => self.prepare_function(&facts, request, &tried)?,
+            Framework::Passthrough => self.prepare_whole(&facts, &tried)?,
+        };
+        let claim = Claim {
+            uuid,
+            name: request.name.clone(),
+            gpu: gpu.clone(),
+            profile: profile.id.clone(),
+            framework: profile.framework,
+            owner_uid: request.owner_uid,
+            functions: prepared.functions.clone(),
+            phase: Phase::Reserved,
+            generation: None,
+        };
+        let work = self.work_on(uuid);
+        self.claims.reserve(claim)?;
+        let mut steps = prepared.steps;
+        if request.owner_uid != 0 {
+            steps.push(Step {
+                lane: LaneKey::Gpu(gpu.clone()),
+                op: StepOp::GiveNodes { device: prepared.device, uid: request.owner_uid },
+                expect: Expect::Nothing,
+                undo: Vec::new(),
+            });
+        }
+        let plan = Plan {
+            id: Uuid::new_v4(),
+            purpose: tried.clone(),
+            gpu: gpu.clone(),
+            vgpu: Some(uuid),
+            generation: None,
+            base_revision: self.snapshot().revision(),
+            steps,
+        };
+        let result = self.run(&plan, control, self.timing.write);
+        if let Err(failed) = result {
+            let hangs = matches!(&failed.cause, Cause::Op(error) if error.is_stuck());
+            // What may still come to be stays claimed until a scan settles it.
+            if !hangs && failed.undo_failures.is_empty() {
+                self.claims.release(uuid);
+            }
+            drop(work);
+            let context = Context {
+                has_driver: facts.pci.as_ref().is_none_or(|pci| pci.driver.is_some()),
+                has_free_instances: profile.available > 0,
+            };
+            let error = failure::of_plan(tried, failed, context);
+            self.scan_gpu(gpu);
+            return Err(error);
+        }
+        self.finish(gpu, uuid, prepared.parent.as_deref())
+    }
+
+    /// Makes the claim active with its device's generation, and publishes.
+    fn finish(&self, gpu: &GpuId, uuid: Uuid, parent: Option<&str>) -> Result<()> {
+        let activate = |inode: Option<u64>| {
+            let generation = inode.map(|inode| Generation { boot_id: self.boot_id.clone(), inode });
+            self.claims.advance(uuid, Phase::Active, generation)
+        };
+        let mut done = Ok(());
+        match parent {
+            Some(parent) => {
+                self.scan_mdev(gpu, parent, uuid, |mdev| {
+                    done = activate(mdev.map(|mdev| mdev.inode))
+                });
+            }
+            None => {
+                let first =
+                    self.claims.get(uuid).and_then(|claim| claim.functions.first().cloned());
+                if let Some(first) = first {
+                    let lane = LaneKey::Gpu(gpu.clone());
+                    let reader =
+                        Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+                    let inode = sriov::device(first.address)
+                        .map_err(Into::into)
+                        .and_then(|device| reader.read(&device, vec![Read::inode("")]))
+                        .ok()
+                        .and_then(|mut readings| readings.inode());
+                    done = activate(inode);
+                }
+                self.scan_gpu(gpu);
+            }
+        }
+        done
+    }
+
+    fn prepare_mdev(
+        &self,
+        facts: &GpuFacts,
+        profile: &Profile,
+        uuid: Uuid,
+        request: &CreateRequest,
+        tried: &str,
+    ) -> Result<Prepared> {
+        let pinned = request.function.map(|address| address.to_string());
+        let parent = match &pinned {
+            Some(name) => facts.parents.iter().find(|p| p.name == *name).map(|p| p.name.as_str()),
+            None => mdev::choose_parent(facts, &profile.id),
+        };
+        let parent = parent.ok_or_else(|| failure::no_such_profile(tried, &[]))?;
+        let steps = mdev::plan_create(&facts.id, parent, &profile.id, uuid);
+        let device = mdev::device(parent, uuid);
+        match (steps, device) {
+            (Ok(steps), Ok(device)) => Ok(Prepared {
+                parent: Some(parent.to_owned()),
+                functions: Vec::new(),
+                device,
+                steps,
+            }),
+            (Err(error), _) | (_, Err(error)) => Err(failure::of_scan(tried, error.into())),
+        }
+    }
+
+    fn prepare_function(
+        &self,
+        facts: &GpuFacts,
+        request: &CreateRequest,
+        tried: &str,
+    ) -> Result<Prepared> {
+        let gpu = self.with_view(|view| framework::gpu(facts, view, &[]));
+        let free = gpu.functions.iter().find(|function| {
+            function.state == FunctionState::Free
+                && request.function.is_none_or(|pinned| pinned == function.address)
+        });
+        let Some(free) = free else {
+            let cause = match request.function {
+                Some(pinned) => format!("function {pinned} is not free"),
+                None => "no VF is free".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
+                .remedy("see vgpuctl show for what each VF is used for"));
+        };
+        self.prepare_functions(&[free.address], tried)
+    }
+
+    fn prepare_whole(&self, facts: &GpuFacts, tried: &str) -> Result<Prepared> {
+        let Some(pci) = &facts.pci else {
+            return Err(failure::no_such_profile(tried, &[]));
+        };
+        let obstacle = self.with_view(|view| {
+            if passthrough::allowed(pci, view) { passthrough::obstacle(pci, view) } else { None }
+        });
+        if let Some(reason) = obstacle {
+            return Err(Error::new(ErrorKind::BadState, reason.code.as_str(), tried, reason.text));
+        }
+        let members = passthrough::members(pci);
+        for member in &members {
+            self.refuse_if_host_uses(*member, tried)?;
+        }
+        self.prepare_functions(&members, tried)
+    }
+
+    /// Reads what the functions have now, which undoing and removing give back,
+    /// and plans to bind them to their VFIO drivers.
+    fn prepare_functions(&self, addresses: &[PciAddress], tried: &str) -> Result<Prepared> {
+        let mut functions = Vec::with_capacity(addresses.len());
+        let mut steps = Vec::new();
+        let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
+        for address in addresses {
+            let lane = LaneKey::Function(*address);
+            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+            let device = sriov::device(*address).map_err(path)?;
+            let reads =
+                vec![Read::link("driver"), Read::text("driver_override"), Read::text("modalias")];
+            let mut r =
+                reader.read(&device, reads).map_err(|error| failure::of_scan(tried, error))?;
+            let before = ClaimedFunction {
+                address: *address,
+                driver: r.link(),
+                driver_override: r
+                    .text()
+                    .as_deref()
+                    .and_then(text::driver_override)
+                    .map(str::to_owned),
+            };
+            let modalias = r.text().unwrap_or_default();
+            let driver = self.with_view(|view| view.vfio_driver(&modalias).to_owned());
+            steps.extend(sriov::plan_bind(&before, &driver).map_err(path)?);
+            functions.push(before);
+        }
+        let first = addresses.first().ok_or_else(|| failure::no_such_profile(tried, &[]))?;
+        let device = sriov::device(*first).map_err(path)?;
+        Ok(Prepared { parent: None, functions, device, steps })
+    }
+
+    /// Refuses a device whose DRM, block, input or other nodes a process of the
+    /// host has open.
+    fn refuse_if_host_uses(&self, address: PciAddress, tried: &str) -> Result<()> {
+        let lane = LaneKey::Function(address);
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+        let device =
+            sriov::device(address).map_err(|error| failure::of_scan(tried, error.into()))?;
+        let nodes = host_nodes(reader, &device).map_err(|error| failure::of_scan(tried, error))?;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let op = Op::Holders(HolderQuery { nodes, pid: None });
+        match self.executor.run(&lane, op, Deadline::after(self.timing.read)) {
+            Ok(Observed::Holders(holders)) => match holders.into_iter().next() {
+                Some(holder) => Err(Error::new(
+                    ErrorKind::Busy,
+                    "used-by-host",
+                    tried,
+                    format!("a process of the host uses {address}"),
+                )
+                .held_by(holder)
+                .remedy("stop it first")),
+                None => Ok(()),
+            },
+            Ok(_) => Ok(()),
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(failure::of_op(tried, error)),
+        }
+    }
+}
+
+/// What a vGPU is made of, before anything is written.
+struct Prepared {
+    /// The mdev's parent.
+    parent: Option<String>,
+    /// The functions it takes, with what they get back.
+    functions: Vec<ClaimedFunction>,
+    /// The device whose nodes its owner gets.
+    device: crate::sys::SysPath,
+    steps: Vec<Step>,
+}
+
+/// The device nodes of the host's drivers on a device: those of its DRM cards
+/// (`<device>/drm/card0`) and NVMe controllers (`<device>/nvme/nvme0/nvme0n1`),
+/// each named as its node in /dev.
+fn host_nodes(
+    reader: Reader<'_>,
+    device: &crate::sys::SysPath,
+) -> std::result::Result<Vec<NodePath>, crate::scan::ScanError> {
+    let mut r = reader.read(device, vec![Read::names("drm"), Read::names("nvme")])?;
+    let cards = r
+        .names()
+        .into_iter()
+        .filter(|name| name.starts_with("card") || name.starts_with("renderD"));
+    let mut nodes: Vec<String> = cards.map(|name| format!("dri/{name}")).collect();
+    for controller in r.names() {
+        let below = reader.read(device, vec![Read::names(format!("nvme/{controller}"))])?.names();
+        nodes.extend(below.into_iter().filter(|name| name.starts_with("nvme")));
+        nodes.push(controller);
+    }
+    nodes.into_iter().map(|node| Ok(NodePath::new(node)?)).collect()
+}
+
+fn tried(request: &CreateRequest) -> String {
+    let profile: String = request.profile.chars().take(64).collect();
+    match &request.gpu {
+        Some(gpu) => format!("creating a vGPU of {profile:?} on GPU {gpu}"),
+        None => format!("creating a vGPU of {profile:?}"),
+    }
+}

@@ -1,0 +1,176 @@
+//! Removing a vGPU.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::{
+    claims::{Claim, Phase},
+    error::{Error, ErrorKind, Result},
+    execute::Cause,
+    framework::{mdev, sriov},
+    model::{Framework, InUse, NodeKind, Vgpu},
+    plan::Plan,
+    refusal::Context,
+    request::{Control, RemoveOptions},
+    scan::Reader,
+    sys::{Deadline, LaneKey, Op, OpError, Read},
+};
+
+use super::{Engine, failure};
+
+/// How long a forced removal waits for the holder to let go.
+const FORCED_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+impl Engine {
+    /// Removes a vGPU of ours.
+    ///
+    /// # Errors
+    /// When it is foreign, held or the kernel refuses.
+    pub fn remove(&self, uuid: Uuid, options: RemoveOptions, control: &Control) -> Result<()> {
+        let tried = format!("removing vGPU {uuid}");
+        let snapshot = self.snapshot();
+        let Some(vgpu) = snapshot.vgpu(uuid) else {
+            return Err(failure::no_such_vgpu(tried));
+        };
+        if !vgpu.managed {
+            return Err(failure::foreign(tried, vgpu));
+        }
+        // A forced removal can wait for ever: it takes its vGPU alone.
+        let turn = if options.force { None } else { Some(self.turn(&vgpu.gpu, &tried)?) };
+        let work = self.work_on(uuid);
+        let claim = self.claims.begin_removal(uuid)?;
+        let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
+        match &result {
+            Ok(()) => {
+                self.claims.release(uuid);
+            }
+            // It still hangs: once it is gone, a scan ends the claim.
+            Err(error) if error.kind() == ErrorKind::Stuck => {}
+            Err(_) => self.claims.advance(uuid, Phase::Active, None)?,
+        }
+        drop(work);
+        match vgpu.framework {
+            Framework::Mdev => self.scan_mdev(&vgpu.gpu, &vgpu.parent, uuid, |_| {}),
+            Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
+        }
+        drop(turn);
+        result
+    }
+
+    fn remove_claimed(
+        &self,
+        vgpu: &Vgpu,
+        claim: &Claim,
+        options: RemoveOptions,
+        control: &Control,
+        tried: &str,
+    ) -> Result<()> {
+        if !options.force {
+            self.refuse_if_held(vgpu, tried)?;
+        }
+        let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
+        let mut steps = Vec::new();
+        if claim.framework == Framework::Mdev {
+            steps = mdev::plan_remove(&vgpu.parent, vgpu.uuid).map_err(path)?;
+        }
+        for (n, function) in claim.functions.iter().enumerate() {
+            let lane = LaneKey::Function(function.address);
+            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+            let device = sriov::device(function.address).map_err(path)?;
+            let mut r = reader
+                .read(&device, vec![Read::inode(""), Read::link("driver")])
+                .map_err(|error| failure::of_scan(tried, error))?;
+            let (inode, driver) = (r.inode(), r.link());
+            // Addresses are used again: what is there now may be another's.
+            if n == 0 && claim.generation.as_ref().is_some_and(|known| Some(known.inode) != inode) {
+                return Err(Error::new(
+                    ErrorKind::BadState,
+                    "other-generation",
+                    tried,
+                    format!(
+                        "function {} is no longer the one that was given out",
+                        function.address
+                    ),
+                )
+                .remedy("nothing is left to do"));
+            }
+            let on_vfio =
+                driver.filter(|driver| self.with_view(|view| view.is_vfio_driver(driver)));
+            steps.extend(sriov::plan_unbind(function, on_vfio.as_deref()).map_err(path)?);
+        }
+        let plan = Plan {
+            id: Uuid::new_v4(),
+            purpose: tried.to_owned(),
+            gpu: vgpu.gpu.clone(),
+            vgpu: Some(vgpu.uuid),
+            generation: claim.generation.clone(),
+            base_revision: self.snapshot().revision(),
+            steps,
+        };
+        let limit = if options.force { FORCED_LIMIT } else { self.timing.write };
+        match self.run(&plan, control, limit) {
+            Ok(()) => Ok(()),
+            // Somebody else was faster: it is gone, as was asked.
+            Err(failed) if claim.framework == Framework::Mdev && already_gone(&failed.cause) => {
+                Ok(())
+            }
+            Err(failed) => Err(failure::of_plan(
+                tried,
+                failed,
+                Context { has_driver: true, has_free_instances: false },
+            )),
+        }
+    }
+
+    /// Refuses to remove what somebody holds.
+    ///
+    /// Where there are only groups, the kernel's word comes first: a group
+    /// opens once, so opening it is both the quicker and the surer answer, and
+    /// the claim is marked as being removed already. Where there are cdevs, an
+    /// open one that is not bound yet stays invisible to the group: the scan of
+    /// descriptors comes first.
+    fn refuse_if_held(&self, vgpu: &Vgpu, tried: &str) -> Result<()> {
+        let has_cdev = vgpu.nodes.iter().any(|node| node.kind == NodeKind::Cdev);
+        if has_cdev && let Some(holder) = self.find_holders(vgpu, tried)?.into_iter().next() {
+            return Err(held(vgpu, tried).held_by(holder));
+        }
+        let Some(group) = vgpu.nodes.iter().find(|node| node.kind == NodeKind::Group) else {
+            return Ok(());
+        };
+        let nodes = vec![super::device::node(&group.path, tried)?];
+        let lane = super::device::lane(vgpu);
+        match self.executor.run(&lane, Op::OpenVfio { nodes }, Deadline::after(self.timing.read)) {
+            Ok(opened) => {
+                drop(opened);
+                self.note_use(vgpu.uuid, InUse::No);
+                Ok(())
+            }
+            Err(OpError::Kernel { errno: Errno::EBUSY, .. }) => {
+                let holder = self.find_holders(vgpu, tried)?.into_iter().next();
+                self.note_use(vgpu.uuid, InUse::Yes);
+                Err(match holder {
+                    Some(holder) => held(vgpu, tried).held_by(holder),
+                    None => held(vgpu, tried),
+                })
+            }
+            // The node is gone or has no device: nobody can hold it.
+            Err(OpError::Kernel {
+                errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, ..
+            }) => Ok(()),
+            Err(error) => Err(failure::of_op(tried, error)),
+        }
+    }
+}
+
+fn already_gone(cause: &Cause) -> bool {
+    matches!(cause, Cause::Op(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)))
+}
+
+fn held(vgpu: &Vgpu, tried: &str) -> Error {
+    let node = vgpu.nodes.first().map(|node| format!("/dev/{}", node.path)).unwrap_or_default();
+    Error::new(ErrorKind::Busy, "held", tried, "a process uses it")
+        .at(node)
+        .remedy("stop the guest that uses it")
+}

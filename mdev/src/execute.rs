@@ -1,0 +1,299 @@
+//! Runs a plan: each step, its read-back, and on failure everything undone in
+//! reverse, with the first error kept.
+
+use std::time::Duration;
+
+use crate::{
+    hub::Hub,
+    journal::{Journal, Record},
+    model::PciAddress,
+    plan::{Expect, Plan, Step, StepOp, Undo},
+    request::Control,
+    scan::{Reader, ScanError, text},
+    sys::{
+        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, SysPath, WriteAttr,
+    },
+};
+
+/// What a plan runs with.
+pub struct Runner<'a> {
+    /// Runs its operations.
+    pub executor: &'a dyn Executor,
+    /// Wakes at kernel events.
+    pub hub: &'a Hub,
+    /// Where work in flight is written down.
+    pub journal: &'a dyn Journal,
+    /// How long one write may take.
+    pub write_limit: Duration,
+    /// How long the outcome of a write may take to show.
+    pub show_limit: Duration,
+}
+
+/// A plan that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The number of the step that failed.
+    pub step: usize,
+    /// Why.
+    pub cause: Cause,
+    /// What could not be undone, in words.
+    pub undo_failures: Vec<String>,
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub enum Cause {
+    /// Its operation failed.
+    Op(OpError),
+    /// It succeeded, but what it should show does not show: what was expected,
+    /// and what is there.
+    Unmet {
+        /// What was expected.
+        expected: Expect,
+        /// What is there, in words.
+        seen: String,
+    },
+    /// The job was cancelled before the step.
+    Cancelled,
+}
+
+impl From<ScanError> for Cause {
+    fn from(error: ScanError) -> Self {
+        match error {
+            ScanError::Op(error) => Self::Op(error),
+            other => Self::Op(OpError::Probe {
+                what: "reading back".into(),
+                message: other.to_string(),
+                errno: None,
+            }),
+        }
+    }
+}
+
+impl From<InvalidPath> for Cause {
+    fn from(error: InvalidPath) -> Self {
+        ScanError::from(error).into()
+    }
+}
+
+impl Runner<'_> {
+    /// Runs a plan.
+    ///
+    /// # Errors
+    /// The first failure; everything before it has been undone, except what it
+    /// names.
+    pub fn run(&self, plan: &Plan, control: &Control) -> Result<(), Failure> {
+        self.journal.record(&Record::Begin {
+            plan: plan.id,
+            purpose: plan.purpose.clone(),
+            steps: plan.steps.len(),
+        });
+        for (n, step) in plan.steps.iter().enumerate() {
+            control.set_progress(n, plan.steps.len());
+            let result = if control.is_cancelled() {
+                Err(Cause::Cancelled)
+            } else {
+                self.journal.record(&Record::Intent {
+                    plan: plan.id,
+                    step: n,
+                    op: step.op.clone(),
+                });
+                self.step(step)
+            };
+            if let Err(cause) = result {
+                let undo_failures = self.undo(plan, n, &cause);
+                self.journal.record(&Record::End { plan: plan.id, done: false });
+                return Err(Failure { step: n, cause, undo_failures });
+            }
+            self.journal.record(&Record::Observed { plan: plan.id, step: n });
+        }
+        control.set_progress(plan.steps.len(), plan.steps.len());
+        self.journal.record(&Record::End { plan: plan.id, done: true });
+        Ok(())
+    }
+
+    fn step(&self, step: &Step) -> Result<(), Cause> {
+        match &step.op {
+            StepOp::Write(write) => self.write(&step.lane, write).map_err(Cause::Op)?,
+            StepOp::OverrideFunctions { pf, driver } => {
+                self.override_functions(&step.lane, *pf, driver)?
+            }
+            StepOp::GiveNodes { device, uid } => self.give_nodes(&step.lane, device, *uid)?,
+        }
+        self.expect(&step.lane, &step.expect)
+    }
+
+    fn write(&self, lane: &LaneKey, write: &WriteAttr) -> Result<(), OpError> {
+        let op = Op::WriteAttr(write.clone());
+        self.executor.run(lane, op, Deadline::after(self.write_limit)).map(drop)
+    }
+
+    /// Looks until what a step should show shows: at once, and again with each
+    /// kernel event until the deadline.
+    fn expect(&self, lane: &LaneKey, expect: &Expect) -> Result<(), Cause> {
+        let deadline = Deadline::after(self.show_limit);
+        loop {
+            let seen_events = self.hub.mark();
+            match self.look(lane, expect)? {
+                None => return Ok(()),
+                Some(seen) if !self.hub.wait_beyond(seen_events, deadline) => {
+                    return Err(Cause::Unmet { expected: expect.clone(), seen });
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// `None` when it shows, else what is there.
+    fn look(&self, lane: &LaneKey, expect: &Expect) -> Result<Option<String>, Cause> {
+        // What is read here waits for no lock that the write took.
+        let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+        let at = |path: &SysPath| split(path);
+        let seen = match expect {
+            Expect::Nothing => None,
+            Expect::Link { path, name } => {
+                let (base, last) = at(path)?;
+                match (reader.read(&base, vec![Read::link(last)])?.link(), name) {
+                    (None, _) => Some(format!("{path} is missing")),
+                    (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
+                    _ => None,
+                }
+            }
+            Expect::NoLink { path } => {
+                let (base, last) = at(path)?;
+                let is = reader.read(&base, vec![Read::link(last)])?.link();
+                is.map(|is| format!("{path} still leads to {is}"))
+            }
+            Expect::Text { path, text } => {
+                let (base, last) = at(path)?;
+                let is = reader.read(&base, vec![Read::text(last)])?.text();
+                (is.as_deref() != Some(text)).then(|| match is {
+                    Some(is) => format!("{path} reads {is:?}"),
+                    None => format!("{path} cannot be read"),
+                })
+            }
+            Expect::Gone { path } => {
+                let (base, last) = at(path)?;
+                let inode = reader.read(&base, vec![Read::inode(last)])?.inode();
+                inode.map(|_| format!("{path} is still there"))
+            }
+            Expect::Functions { pf, count } => {
+                let functions = self.functions(reader, pf)?;
+                let linked = functions.iter().filter(|(_, linked)| *linked).count();
+                (linked != *count as usize || functions.len() != linked)
+                    .then(|| format!("{pf} has {linked} VFs"))
+            }
+        };
+        Ok(seen)
+    }
+
+    /// The VFs of a PF, each with whether it is linked back.
+    fn functions(
+        &self,
+        reader: Reader<'_>,
+        pf: &SysPath,
+    ) -> Result<Vec<(PciAddress, bool)>, Cause> {
+        let names = reader.read(pf, vec![Read::names("")])?.names();
+        let links: Vec<String> =
+            names.into_iter().filter(|name| text::virtfn(name).is_some()).collect();
+        let mut reads = Vec::with_capacity(links.len() * 2);
+        for link in &links {
+            reads.push(Read::link(link.clone()));
+            reads.push(Read::link(format!("{link}/physfn")));
+        }
+        let mut r = reader.read(pf, reads)?;
+        Ok(links
+            .iter()
+            .filter_map(|_| {
+                let (address, physfn) = (r.link(), r.link());
+                Some((address.as_deref().and_then(text::pci_name)?, physfn.is_some()))
+            })
+            .collect())
+    }
+
+    fn override_functions(
+        &self,
+        lane: &LaneKey,
+        pf: PciAddress,
+        driver: &str,
+    ) -> Result<(), Cause> {
+        let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+        let device = crate::framework::sriov::device(pf)?;
+        for (function, _) in self.functions(reader, &device)? {
+            let write = crate::framework::sriov::set_override(function, Some(driver))?;
+            self.write(&LaneKey::Function(function), &write).map_err(Cause::Op)?;
+        }
+        Ok(())
+    }
+
+    fn give_nodes(&self, lane: &LaneKey, device: &SysPath, uid: u32) -> Result<(), Cause> {
+        let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+        let mut r =
+            reader.read(device, vec![Read::link("iommu_group"), Read::names("vfio-dev")])?;
+        let (group, names) = (r.link(), r.names());
+        let mut nodes = Vec::new();
+        if let Some(group) = group {
+            nodes.push(format!("vfio/{group}"));
+        }
+        for name in names {
+            if reader
+                .read(device, vec![Read::inode(format!("vfio-dev/{name}/dev"))])?
+                .inode()
+                .is_some()
+            {
+                nodes.push(format!("vfio/devices/{name}"));
+            }
+        }
+        for node in nodes {
+            let op = Op::Chown { node: NodePath::new(node)?, uid };
+            match self.executor.run(lane, op, Deadline::after(self.write_limit)) {
+                // A kernel without groups, or without cdevs, lacks that node.
+                Err(OpError::Kernel { errno: nix::errno::Errno::ENOENT, .. }) | Ok(_) => {}
+                Err(error) => return Err(Cause::Op(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes the steps before the failed one, and the failed one itself where
+    /// its write may have done something.
+    fn undo(&self, plan: &Plan, failed: usize, cause: &Cause) -> Vec<String> {
+        let own = match cause {
+            // Refused by the kernel: it did nothing.
+            Cause::Op(
+                OpError::Kernel { .. } | OpError::Stuck { .. } | OpError::Overloaded { .. },
+            ) if matches!(plan.steps.get(failed).map(|s| &s.op), Some(StepOp::Write(_))) => 0,
+            Cause::Cancelled => 0,
+            _ => 1,
+        };
+        let mut failures = Vec::new();
+        for (n, step) in plan.steps.iter().enumerate().take(failed + own).rev() {
+            if step.undo.is_empty() {
+                continue;
+            }
+            self.journal.record(&Record::Undoing { plan: plan.id, step: n });
+            for Undo { lane, write } in &step.undo {
+                if let Err(error) = self.write(lane, write)
+                    && !undone_already(&error)
+                {
+                    failures.push(error.to_string());
+                }
+            }
+        }
+        failures
+    }
+}
+
+/// Whether there was nothing to undo: the device is gone, or was never bound.
+fn undone_already(error: &OpError) -> bool {
+    use nix::errno::Errno;
+    matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV))
+}
+
+/// A path as directory and last element.
+fn split(path: &SysPath) -> Result<(SysPath, String), InvalidPath> {
+    match path.as_str().rsplit_once('/') {
+        Some((base, last)) => Ok((SysPath::new(base)?, last.to_owned())),
+        None => Ok((path.clone(), String::new())),
+    }
+}

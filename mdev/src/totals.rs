@@ -1,0 +1,78 @@
+//! How many of each type an empty GPU takes, where its driver does not say:
+//! the most that was ever seen available since the host booted. Kept in `/run`,
+//! since after a restart of the service the GPU may not be empty.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    model::{GpuId, TypeId},
+    scan::GpuFacts,
+    store::{Store, StoreError},
+};
+
+/// The totals of all GPUs.
+pub struct Totals {
+    seen: Mutex<BTreeMap<GpuId, BTreeMap<TypeId, u32>>>,
+    store: Store<Entry>,
+}
+
+/// The totals of one GPU, as they are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    gpu: GpuId,
+    totals: BTreeMap<TypeId, u32>,
+}
+
+impl Totals {
+    /// Loads what was seen before.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn load(store: Store<Entry>) -> Result<Self, StoreError> {
+        let loaded = store.load()?;
+        for (path, why) in loaded.broken {
+            tracing::warn!("{} is left out: {why}", path.display());
+        }
+        let seen = loaded.entries.into_iter().map(|(_, entry)| (entry.gpu, entry.totals)).collect();
+        Ok(Self { seen: Mutex::new(seen), store })
+    }
+
+    /// Takes note of what a GPU has available now.
+    pub fn learn(&self, facts: &GpuFacts) {
+        if facts.parents.is_empty() {
+            return;
+        }
+        let mut available: BTreeMap<&TypeId, u32> = BTreeMap::new();
+        for (id, (_, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
+            *available.entry(id).or_default() += count;
+        }
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = seen.entry(facts.id.clone()).or_default();
+        let mut rose = false;
+        for (id, count) in available {
+            if known.get(id).is_none_or(|most| *most < count) {
+                known.insert(id.clone(), count);
+                rose = true;
+            }
+        }
+        if rose {
+            let entry = Entry { gpu: facts.id.clone(), totals: known.clone() };
+            let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, facts.id.to_string().as_bytes());
+            if let Err(error) = self.store.put(key, &entry) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// The most of a type that a GPU was seen to have available.
+    pub fn of(&self, gpu: &GpuId, id: &TypeId) -> u32 {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(gpu).and_then(|known| known.get(id)).copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,118 @@
+//! An engine on a simulated host.
+
+use std::{sync::Arc, time::Duration};
+
+use vgpu_mdev::{
+    config::Config,
+    engine::{Engine, Setup, Timing},
+    error::Error,
+    model::Vgpu,
+    request::{Control, CreateRequest, RemoveOptions},
+    sys::{
+        Lanes,
+        sim::{HostSpec, SimKernel},
+    },
+};
+
+/// An engine, the simulated kernel below it, and the folder of its claims.
+pub struct Simulated {
+    /// The kernel.
+    pub kernel: SimKernel,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// What the engine was configured with.
+    pub config: Config,
+    run_dir: tempfile::TempDir,
+}
+
+/// Quick enough for tests that wait for a deadline, slow enough for a machine
+/// that does much else.
+pub const TIMING: Timing = Timing {
+    read: Duration::from_millis(900),
+    write: Duration::from_millis(900),
+    show: Duration::from_millis(200),
+    probe: Duration::from_secs(2),
+    turn: Duration::from_secs(20),
+};
+
+impl Simulated {
+    /// The built-in host; its Radeon may be given away whole.
+    pub fn builtin() -> Self {
+        let config = "[passthrough]\nallow = ['0000:81:00.0', '0000:02:00.0']\n";
+        Self::start(&HostSpec::builtin().unwrap(), config)
+    }
+
+    /// A described host with the text of a `host.toml`.
+    pub fn described(host: &str, config: &str) -> Self {
+        Self::start(&HostSpec::parse(host, "host.toml").unwrap(), config)
+    }
+
+    fn start(spec: &HostSpec, config: &str) -> Self {
+        let kernel = SimKernel::new(spec).unwrap();
+        let config = Config::parse(config, "host.toml").unwrap();
+        let run_dir = tempfile::tempdir().unwrap();
+        let engine = engine_on(&kernel, &config, run_dir.path());
+        Self { kernel, engine, config, run_dir }
+    }
+
+    /// Another engine on the same kernel and claims, as after a restart.
+    pub fn restart(&mut self) {
+        self.engine = engine_on(&self.kernel, &self.config, self.run_dir.path());
+    }
+
+    /// Creates a vGPU.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn create(&self, profile: &str) -> Result<uuid::Uuid, Error> {
+        let request = CreateRequest { profile: profile.into(), ..CreateRequest::default() };
+        self.engine.create(&request, &Control::default()).map(|created| created.uuid)
+    }
+
+    /// Removes a vGPU.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn remove(&self, uuid: uuid::Uuid) -> Result<(), Error> {
+        self.engine.remove(uuid, RemoveOptions::default(), &Control::default())
+    }
+
+    /// Sets a GPU's VF count.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn set_vfs(&self, gpu: &str, count: u32) -> Result<(), Error> {
+        self.engine.set_vf_count(&gpu.parse().unwrap(), count, &Control::default())
+    }
+
+    /// The vGPU of that UUID in the latest picture.
+    pub fn vgpu(&self, uuid: uuid::Uuid) -> Option<Vgpu> {
+        self.engine.snapshot().vgpu(uuid).map(|vgpu| (**vgpu).clone())
+    }
+
+    /// The picture in words, which two engines can be compared by.
+    pub fn picture(&self) -> String {
+        let snapshot = self.engine.snapshot();
+        let gpus = snapshot.gpus().map(|gpu| format!("{gpu:?}\n"));
+        gpus.chain(snapshot.vgpus().map(|vgpu| format!("{vgpu:?}\n"))).collect()
+    }
+}
+
+fn engine_on(kernel: &SimKernel, config: &Config, run_dir: &std::path::Path) -> Arc<Engine> {
+    let engine = Engine::start(Setup {
+        executor: Arc::new(Lanes::new(Arc::new(kernel.clone()))),
+        config: config.clone(),
+        run_dir: run_dir.into(),
+        module_aliases: kernel.module_aliases().into(),
+        boot_id: kernel.boot_id().into(),
+        timing: TIMING,
+    })
+    .unwrap();
+    let listener = Arc::downgrade(&engine);
+    kernel.on_settled_event(Box::new(move |event| {
+        if let Some(engine) = listener.upgrade() {
+            engine.observe(event);
+        }
+    }));
+    engine
+}
