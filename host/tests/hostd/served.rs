@@ -39,6 +39,7 @@ impl Served {
             run_dir: bus.dir.path().join("run"),
             module_aliases: kernel.module_aliases().to_owned(),
             boot_id: kernel.boot_id().to_owned(),
+            timing: Default::default(),
         })
         .unwrap();
         let observer = engine.clone();

@@ -144,7 +144,10 @@ impl State {
             Dir::VfioDevice(_) if self.vfio.cdevs => vec![Attr::Dev, Attr::Uevent],
             Dir::VfioDevice(_) => vec![Attr::Uevent],
             Dir::VfioGroup(_) | Dir::Card(_) => vec![Attr::Dev, Attr::Uevent],
-            Dir::IommuGroup(_) => vec![Attr::GroupType, Attr::ReservedRegions],
+            Dir::IommuGroup(number) => {
+                let name = self.is_emulated(number).then_some(Attr::Name);
+                [Attr::GroupType, Attr::ReservedRegions].into_iter().chain(name).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -234,10 +237,18 @@ impl State {
         driver.into_iter().chain(fixed).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
+    /// Whether a group is an mdev's, with no IOMMU behind it.
+    fn is_emulated(&self, group: u32) -> bool {
+        let first = self.groups.get(&group).and_then(|group| group.members.first());
+        matches!(first, Some(Member::Mdev(_)))
+    }
+
     fn show_group(&self, number: u32, attr: Attr) -> Result<String, Errno> {
-        let group = self.groups.get(&number).ok_or(Errno::ENODEV)?;
-        let emulated = matches!(group.members.first(), Some(Member::Mdev(_)));
+        let emulated = self.is_emulated(number);
         Ok(match attr {
+            // Also where there is an IOMMU: the name of all groups that VFIO
+            // makes (drivers/vfio/group.c, vfio_noiommu_group_alloc).
+            Attr::Name => "vfio-noiommu\n".into(),
             Attr::GroupType if emulated => "unknown\n".into(),
             Attr::GroupType => "DMA-FQ\n".into(),
             _ if emulated => String::new(),

@@ -13,7 +13,9 @@ use super::{
 
 /// `sriov_numvfs`, in the order of `sriov_numvfs_store`.
 pub(super) fn set_count(core: &Core, pf: PciAddress, value: &str) -> Result<(), Errno> {
-    let wanted = u16::try_from(unsigned(value)?).map_err(|_| Errno::ERANGE)?;
+    // Whatever is no u16 is EINVAL, what is too large as well.
+    let wanted = unsigned(value).ok().and_then(|wanted| u16::try_from(wanted).ok());
+    let wanted = wanted.ok_or(Errno::EINVAL)?;
     if wanted > core.state().sriov(pf)?.total() {
         return Err(Errno::ERANGE);
     }

@@ -240,6 +240,7 @@ impl Core {
 
     /// Opens a node for the caller. Its closing cannot be seen: the node counts
     /// as open for this moment only.
+    #[allow(clippy::disallowed_methods)] // a descriptor to hand out
     pub(super) fn open(&self, node: &NodePath) -> Result<OwnedFd, Errno> {
         let key = NodeKey::parse(node.as_str()).ok_or(Errno::ENOENT)?;
         self.state().may_open(&key, false)?;
@@ -274,6 +275,7 @@ impl Core {
                 .map(|hold| Holder {
                     pid: hold.pid,
                     command: hold.command.to_string(),
+                    device: key.path(),
                     node: format!("/dev/{}", key.path()),
                 })
                 .collect::<Vec<_>>()
