@@ -1,6 +1,6 @@
 //! The loop: one message after another, one change after another.
 
-use std::{num::NonZeroUsize, panic::AssertUnwindSafe, sync::Arc};
+use std::{num::NonZeroUsize, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -34,6 +34,8 @@ pub struct Host {
     pub simulated: bool,
     /// The content of `/etc/machine-id`, where there is one.
     pub machine_id: Option<String>,
+    /// How long a caller is kept waiting before its work goes on as a job.
+    pub patience: Duration,
 }
 
 /// Why serving ended.
@@ -109,6 +111,7 @@ impl Server {
             limits: Limits::new(),
             simulated: host.simulated,
             machine_id: host.machine_id,
+            patience: host.patience,
             outgoing: sender,
         });
         Ok(Self { connection, calls, service, picture: engine.snapshot(), outgoing })

@@ -12,6 +12,7 @@ mod op;
 mod path;
 pub mod raw;
 pub mod real;
+pub mod sim;
 
 pub use kernel::{Kernel, KernelEvent, ProbeFailure};
 pub use lanes::Lanes;

@@ -4,7 +4,8 @@
 //! Two filters run in the kernel, so that nothing else wakes us: one by
 //! subsystem, and one by the tag `vgpu-host`. An mdev parent may belong to any
 //! subsystem, and its `change` event with `MDEV_STATE` is the only sign that it
-//! has come or gone; our udev rules tag these, and the PCI drivers that are
+//! has come or gone; our udev rules tag these (and udev keeps a tag until the
+//! device is removed, which is then seen too), and the PCI drivers that are
 //! loaded or go:
 //!
 //! ```text

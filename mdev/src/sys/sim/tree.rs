@@ -1,0 +1,606 @@
+//! The tree of sysfs, as a view of the state: nothing is stored twice, and what
+//! exists at a moment follows from how far the kernel is.
+
+use std::{
+    borrow::Cow,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::model::PciAddress;
+
+use super::{
+    attr::Attr,
+    spec::{MdevKind, MdevType},
+    state::{Member, ParentKey, Role, Stage, State},
+};
+
+/// A directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Dir {
+    Root,
+    Bus,
+    PciBus,
+    PciDevices,
+    PciDrivers,
+    PciDriver(usize),
+    MdevBus,
+    MdevDevices,
+    MdevDrivers,
+    MdevDriver(usize),
+    Class,
+    MdevBusClass,
+    VfioClass,
+    VfioDevClass,
+    IommuClass,
+    Devices,
+    PciRoot(u32),
+    Pci(PciAddress),
+    Drm(PciAddress),
+    Card(PciAddress),
+    Virtual,
+    VirtualBus(u16),
+    VirtualParent(u16),
+    Types(ParentKey),
+    Type(ParentKey, u16),
+    TypeDevices(ParentKey, u16),
+    Mdev(Uuid),
+    VfioDevices(Member),
+    VfioDevice(Member),
+    VirtualVfio,
+    VfioGroup(u32),
+    VirtualIommu,
+    Iommu,
+    Kernel,
+    IommuGroups,
+    IommuGroup(u32),
+    GroupDevices(u32),
+    Modules,
+    Module(usize),
+}
+
+/// Something in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    Dir(Dir),
+    Attr(Dir, Attr),
+    /// A link that lies in the first directory and leads to the second.
+    Link(Dir, Dir),
+}
+
+type Named = (Cow<'static, str>, Entry);
+
+impl State {
+    /// Finds what a path names; a link at its end is followed only if asked.
+    pub(super) fn resolve(&self, path: &str, follow: bool) -> Result<Entry, Errno> {
+        self.resolve_from(Dir::Root, path, follow)
+    }
+
+    pub(super) fn resolve_from(&self, base: Dir, path: &str, follow: bool) -> Result<Entry, Errno> {
+        let mut at = Entry::Dir(base);
+        for element in path.split('/').filter(|element| !element.is_empty()) {
+            let dir = match at {
+                Entry::Dir(dir) | Entry::Link(_, dir) => dir,
+                Entry::Attr(..) => return Err(Errno::ENOTDIR),
+            };
+            at = self.child(dir, element).ok_or(Errno::ENOENT)?;
+        }
+        match at {
+            Entry::Link(_, target) if follow => Ok(Entry::Dir(target)),
+            found => Ok(found),
+        }
+    }
+
+    /// One entry of a directory.
+    pub(super) fn child(&self, dir: Dir, name: &str) -> Option<Entry> {
+        if let Some(attr) = self.attrs(dir).into_iter().find(|attr| attr.name() == name) {
+            return Some(Entry::Attr(dir, attr));
+        }
+        let fixed = self.fixed(dir).into_iter().find(|(known, _)| known == name);
+        fixed.map(|(_, entry)| entry).or_else(|| self.member(dir, name))
+    }
+
+    /// The names in a directory.
+    pub(super) fn names(&self, dir: Dir) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.attrs(dir).into_iter().map(|attr| attr.name().to_owned()).collect();
+        names.extend(self.fixed(dir).into_iter().map(|(name, _)| name.into_owned()));
+        self.members(dir, &mut names);
+        names
+    }
+
+    /// The directories and links whose names do not depend on a key.
+    fn fixed(&self, dir: Dir) -> Vec<Named> {
+        let sub = |name: &'static str, to: Dir| (Cow::Borrowed(name), Entry::Dir(to));
+        let link = |name: &'static str, to: Dir| (Cow::Borrowed(name), Entry::Link(dir, to));
+        match dir {
+            Dir::Root => vec![
+                sub("bus", Dir::Bus),
+                sub("class", Dir::Class),
+                sub("devices", Dir::Devices),
+                sub("kernel", Dir::Kernel),
+                sub("module", Dir::Modules),
+            ],
+            Dir::Bus => {
+                let mdev = self.mdev_class.then(|| sub("mdev", Dir::MdevBus));
+                [sub("pci", Dir::PciBus)].into_iter().chain(mdev).collect()
+            }
+            Dir::PciBus => vec![sub("devices", Dir::PciDevices), sub("drivers", Dir::PciDrivers)],
+            Dir::MdevBus => {
+                vec![sub("devices", Dir::MdevDevices), sub("drivers", Dir::MdevDrivers)]
+            }
+            Dir::Class => {
+                let mut found = vec![sub("iommu", Dir::IommuClass)];
+                found.extend(self.mdev_class.then(|| sub("mdev_bus", Dir::MdevBusClass)));
+                if self.mdev_class || self.drivers.iter().any(|d| d.loaded && d.vfio) {
+                    found.extend(self.vfio.groups.then(|| sub("vfio", Dir::VfioClass)));
+                    found.push(sub("vfio-dev", Dir::VfioDevClass));
+                }
+                found
+            }
+            Dir::IommuClass if self.iommu => vec![link("dmar0", Dir::Iommu)],
+            Dir::Devices => vec![sub("virtual", Dir::Virtual)],
+            Dir::Virtual => {
+                let iommu = self.iommu.then(|| sub("iommu", Dir::VirtualIommu));
+                [sub("vfio", Dir::VirtualVfio)].into_iter().chain(iommu).collect()
+            }
+            Dir::VirtualIommu => vec![sub("dmar0", Dir::Iommu)],
+            Dir::VirtualBus(index) => {
+                let parent = self.virtual_parents.get(usize::from(index));
+                let entry = Entry::Dir(Dir::VirtualParent(index));
+                parent.map(|p| (Cow::Owned(p.name.to_string()), entry)).into_iter().collect()
+            }
+            Dir::VirtualParent(index) => {
+                vec![sub("mdev_supported_types", Dir::Types(ParentKey::Virtual(index)))]
+            }
+            Dir::Kernel => vec![sub("iommu_groups", Dir::IommuGroups)],
+            Dir::IommuGroup(number) => vec![sub("devices", Dir::GroupDevices(number))],
+            Dir::Type(key, index) => vec![sub("devices", Dir::TypeDevices(key, index))],
+            Dir::Pci(address) => self.function_entries(address),
+            Dir::Mdev(uuid) => self.mdev_entries(uuid),
+            Dir::VfioDevices(member) => self
+                .live_vfio_of(member)
+                .map(|number| {
+                    (Cow::Owned(format!("vfio{number}")), Entry::Dir(Dir::VfioDevice(member)))
+                })
+                .into_iter()
+                .collect(),
+            Dir::VfioDevice(member) => vec![link("device", member.dir())],
+            Dir::Drm(address) => self
+                .pci
+                .get(&address)
+                .and_then(|device| device.card)
+                .map(|card| (Cow::Owned(format!("card{card}")), Entry::Dir(Dir::Card(address))))
+                .into_iter()
+                .collect(),
+            Dir::Card(address) => vec![link("device", Dir::Pci(address))],
+            _ => Vec::new(),
+        }
+    }
+
+    fn function_entries(&self, address: PciAddress) -> Vec<Named> {
+        let Some(device) = self.pci.get(&address) else { return Vec::new() };
+        let dir = Dir::Pci(address);
+        let sub = |name, to| (Cow::Borrowed(name), Entry::Dir(to));
+        let link = |name, to| (Cow::Borrowed(name), Entry::Link(dir, to));
+        let mut found = vec![link("subsystem", Dir::PciBus)];
+        found.extend(device.driver.map(|driver| link("driver", Dir::PciDriver(driver))));
+        found.extend(device.group.map(|group| link("iommu_group", Dir::IommuGroup(group))));
+        if let Role::Vf { pf, linked: true, .. } = device.role {
+            found.push(link("physfn", Dir::Pci(pf)));
+        }
+        if self.live_vfio_of(Member::Pci(address)).is_some() {
+            found.push(sub("vfio-dev", Dir::VfioDevices(Member::Pci(address))));
+        }
+        found.extend(device.card.map(|_| sub("drm", Dir::Drm(address))));
+        if device.parent.is_some() {
+            found.push(sub("mdev_supported_types", Dir::Types(ParentKey::Pci(address))));
+        }
+        found
+    }
+
+    fn mdev_entries(&self, uuid: Uuid) -> Vec<Named> {
+        let Some(mdev) = self.mdevs.get(&uuid) else { return Vec::new() };
+        let dir = Dir::Mdev(uuid);
+        let link = |name, to| (Cow::Borrowed(name), Entry::Link(dir, to));
+        let mut found = Vec::new();
+        if mdev.stage != Stage::Removing {
+            found.push(link("subsystem", Dir::MdevBus));
+        }
+        if mdev.stage == Stage::Active {
+            found.push(link("mdev_type", Dir::Type(mdev.parent, mdev.type_index)));
+        }
+        let driver = self.mdev_driver(uuid).and_then(|name| self.mdev_driver_index(name));
+        found.extend(driver.map(|driver| link("driver", Dir::MdevDriver(driver))));
+        found.extend(mdev.group.map(|group| link("iommu_group", Dir::IommuGroup(group))));
+        if self.live_vfio_of(Member::Mdev(uuid)).is_some() {
+            let devices = Dir::VfioDevices(Member::Mdev(uuid));
+            found.push((Cow::Borrowed("vfio-dev"), Entry::Dir(devices)));
+        }
+        found
+    }
+
+    /// An entry found by its key: what a directory can hold thousands of.
+    fn member(&self, dir: Dir, name: &str) -> Option<Entry> {
+        let link = |to| Some(Entry::Link(dir, to));
+        match dir {
+            Dir::PciDevices => link(Dir::Pci(self.function_named(name)?)),
+            Dir::PciDrivers => Some(Entry::Dir(Dir::PciDriver(self.driver_named(name)?))),
+            Dir::PciDriver(driver) => {
+                let address = self.function_named(name)?;
+                let bound = self.drivers.get(driver)?.devices.contains(&address);
+                if bound { link(Dir::Pci(address)) } else { None }
+            }
+            Dir::MdevDevices => {
+                let (uuid, mdev) = self.mdev_named(name)?;
+                if mdev == Stage::Removing { None } else { link(Dir::Mdev(uuid)) }
+            }
+            Dir::MdevDrivers => Some(Entry::Dir(Dir::MdevDriver(self.mdev_driver_index(name)?))),
+            Dir::MdevDriver(driver) => {
+                let (uuid, _) = self.mdev_named(name)?;
+                let bound = self.mdev_driver(uuid).and_then(|name| self.mdev_driver_index(name));
+                if bound == Some(driver) { link(Dir::Mdev(uuid)) } else { None }
+            }
+            Dir::MdevBusClass => match self.function_named(name) {
+                Some(address) => {
+                    let parent = self.parent(ParentKey::Pci(address))?;
+                    if parent.going { None } else { link(Dir::Pci(address)) }
+                }
+                None => link(Dir::VirtualParent(self.virtual_named(name)?)),
+            },
+            Dir::VfioClass => link(Dir::VfioGroup(self.group_node_named(name)?)),
+            Dir::VirtualVfio => Some(Entry::Dir(Dir::VfioGroup(self.group_node_named(name)?))),
+            Dir::VfioDevClass => {
+                let number = name.strip_prefix("vfio").and_then(plain_number)?;
+                link(Dir::VfioDevice(self.live_vfio(number)?))
+            }
+            Dir::Devices => {
+                let domain = name.strip_prefix("pci")?.strip_suffix(":00")?;
+                let domain = u32::from_str_radix(domain, 16).ok()?;
+                (self.roots.contains_key(&domain) && root_name(domain) == name)
+                    .then_some(Entry::Dir(Dir::PciRoot(domain)))
+            }
+            Dir::PciRoot(domain) => {
+                let address = self.function_named(name)?;
+                let here = self.roots.get(&domain)?.contains(&address);
+                here.then_some(Entry::Dir(Dir::Pci(address)))
+            }
+            Dir::Pci(address) => self.function_member(address, name),
+            Dir::Virtual => Some(Entry::Dir(Dir::VirtualBus(self.virtual_named(name)?))),
+            Dir::VirtualParent(index) => self.child_mdev(ParentKey::Virtual(index), name),
+            Dir::Types(key) => {
+                let types = &self.parent(key)?.kind.types;
+                let index = types.iter().position(|ty| ty.id == name)?;
+                Some(Entry::Dir(Dir::Type(key, u16::try_from(index).ok()?)))
+            }
+            Dir::TypeDevices(key, index) => {
+                let (uuid, stage) = self.mdev_named(name)?;
+                let here = self.parent(key)?.members.contains(&(index, uuid));
+                if here && stage == Stage::Active { link(Dir::Mdev(uuid)) } else { None }
+            }
+            Dir::IommuGroups => {
+                let number = plain_number(name)?;
+                self.groups.contains_key(&number).then_some(Entry::Dir(Dir::IommuGroup(number)))
+            }
+            Dir::GroupDevices(number) => {
+                let members = &self.groups.get(&number)?.members;
+                link(members.iter().find(|member| member.name() == name)?.dir())
+            }
+            Dir::Modules => {
+                let module = |driver: &super::state::Driver| module_name(&driver.name) == name;
+                let found = self.drivers.iter().position(|driver| driver.loaded && module(driver));
+                Some(Entry::Dir(Dir::Module(found?)))
+            }
+            _ => None,
+        }
+    }
+
+    fn function_member(&self, address: PciAddress, name: &str) -> Option<Entry> {
+        let device = self.pci.get(&address)?;
+        if let (Role::Pf(sriov), Some(index)) = (&device.role, name.strip_prefix("virtfn")) {
+            let index = u16::try_from(plain_number(index)?).ok()?;
+            let vf = sriov.vf_address(address, index)?;
+            let linked = self.is_linked_vf(vf, address);
+            return linked.then_some(Entry::Link(Dir::Pci(address), Dir::Pci(vf)));
+        }
+        if let Some(below) = self.function_named(name) {
+            return device.children.contains(&below).then_some(Entry::Dir(Dir::Pci(below)));
+        }
+        self.child_mdev(ParentKey::Pci(address), name)
+    }
+
+    fn members(&self, dir: Dir, names: &mut Vec<String>) {
+        match dir {
+            Dir::PciDevices => names.extend(self.pci.keys().map(ToString::to_string)),
+            Dir::PciDrivers => {
+                let loaded = self.drivers.iter().filter(|driver| driver.loaded);
+                names.extend(loaded.map(|driver| driver.name.to_string()));
+            }
+            Dir::PciDriver(driver) => {
+                let devices = self.drivers.get(driver).into_iter().flat_map(|d| &d.devices);
+                names.extend(devices.map(ToString::to_string));
+            }
+            Dir::MdevDevices => {
+                let there = self.mdevs.iter().filter(|(_, mdev)| mdev.stage != Stage::Removing);
+                names.extend(there.map(|(uuid, _)| uuid.to_string()));
+            }
+            Dir::MdevDrivers => names.extend(self.mdev_drivers.iter().cloned()),
+            Dir::MdevDriver(driver) => {
+                let name = self.mdev_drivers.iter().nth(driver);
+                let bound = |uuid: &&Uuid| self.mdev_driver(**uuid) == name.map(String::as_str);
+                names.extend(self.mdevs.keys().filter(bound).map(ToString::to_string));
+            }
+            Dir::MdevBusClass => {
+                let parents =
+                    self.parents().filter(|key| self.parent(*key).is_some_and(|p| !p.going));
+                names.extend(parents.map(|key| self.parent_name(key)));
+            }
+            Dir::VfioClass | Dir::VirtualVfio => {
+                let nodes = self.groups.keys().filter(|number| self.has_group_node(**number));
+                names.extend(nodes.map(ToString::to_string));
+            }
+            Dir::VfioDevClass => {
+                let live = self.vfio_devices.keys().filter(|n| self.live_vfio(**n).is_some());
+                names.extend(live.map(|number| format!("vfio{number}")));
+            }
+            Dir::Devices => names.extend(self.roots.keys().map(|domain| root_name(*domain))),
+            Dir::PciRoot(domain) => {
+                names
+                    .extend(self.roots.get(&domain).into_iter().flatten().map(ToString::to_string));
+            }
+            Dir::Pci(address) => self.function_members(address, names),
+            Dir::Virtual => {
+                names.extend(self.virtual_parents.iter().map(|parent| parent.name.to_string()));
+            }
+            Dir::VirtualParent(index) => self.child_mdevs(ParentKey::Virtual(index), names),
+            Dir::Types(key) => {
+                let types = self.parent(key).into_iter().flat_map(|parent| &parent.kind.types);
+                names.extend(types.map(|ty| ty.id.clone()));
+            }
+            Dir::TypeDevices(key, index) => {
+                let there =
+                    self.parent(key).into_iter().flat_map(|parent| parent.members_of(index));
+                let active = |uuid: &Uuid| {
+                    self.mdevs.get(uuid).is_some_and(|mdev| mdev.stage == Stage::Active)
+                };
+                names.extend(there.filter(active).map(|uuid| uuid.to_string()));
+            }
+            Dir::IommuGroups => names.extend(self.groups.keys().map(ToString::to_string)),
+            Dir::GroupDevices(number) => {
+                let members = self.groups.get(&number).into_iter().flat_map(|group| &group.members);
+                names.extend(members.map(|member| member.name()));
+            }
+            Dir::Modules => {
+                let loaded = self.drivers.iter().filter(|driver| driver.loaded);
+                names.extend(loaded.map(|driver| module_name(&driver.name)));
+            }
+            _ => {}
+        }
+    }
+
+    fn function_members(&self, address: PciAddress, names: &mut Vec<String>) {
+        let Some(device) = self.pci.get(&address) else { return };
+        if let Role::Pf(sriov) = &device.role {
+            for index in 0..sriov.spec.total_vfs {
+                let vf = sriov.vf_address(address, index);
+                if vf.is_some_and(|vf| self.is_linked_vf(vf, address)) {
+                    names.push(format!("virtfn{index}"));
+                }
+            }
+        }
+        names.extend(device.children.iter().map(ToString::to_string));
+        self.child_mdevs(ParentKey::Pci(address), names);
+    }
+
+    fn child_mdev(&self, key: ParentKey, name: &str) -> Option<Entry> {
+        let (uuid, _) = self.mdev_named(name)?;
+        let here = self.mdevs.get(&uuid)?.parent == key;
+        here.then_some(Entry::Dir(Dir::Mdev(uuid)))
+    }
+
+    fn child_mdevs(&self, key: ParentKey, names: &mut Vec<String>) {
+        let there = self.parent(key).into_iter().flat_map(|parent| &parent.members);
+        names.extend(there.map(|(_, uuid)| uuid.to_string()));
+    }
+
+    fn is_linked_vf(&self, vf: PciAddress, of: PciAddress) -> bool {
+        let role = self.pci.get(&vf).map(|device| &device.role);
+        matches!(role, Some(Role::Vf { pf, linked: true, .. }) if *pf == of)
+    }
+
+    /// The directory above, and the name there.
+    fn above(&self, dir: Dir) -> Option<(Dir, Cow<'static, str>)> {
+        let fixed = |up, name| Some((up, Cow::Borrowed(name)));
+        let keyed = |up, name: String| Some((up, Cow::Owned(name)));
+        match dir {
+            Dir::Root => None,
+            Dir::Bus => fixed(Dir::Root, "bus"),
+            Dir::Class => fixed(Dir::Root, "class"),
+            Dir::Devices => fixed(Dir::Root, "devices"),
+            Dir::Kernel => fixed(Dir::Root, "kernel"),
+            Dir::Modules => fixed(Dir::Root, "module"),
+            Dir::PciBus => fixed(Dir::Bus, "pci"),
+            Dir::MdevBus => fixed(Dir::Bus, "mdev"),
+            Dir::PciDevices => fixed(Dir::PciBus, "devices"),
+            Dir::PciDrivers => fixed(Dir::PciBus, "drivers"),
+            Dir::MdevDevices => fixed(Dir::MdevBus, "devices"),
+            Dir::MdevDrivers => fixed(Dir::MdevBus, "drivers"),
+            Dir::MdevBusClass => fixed(Dir::Class, "mdev_bus"),
+            Dir::VfioClass => fixed(Dir::Class, "vfio"),
+            Dir::VfioDevClass => fixed(Dir::Class, "vfio-dev"),
+            Dir::IommuClass => fixed(Dir::Class, "iommu"),
+            Dir::Virtual => fixed(Dir::Devices, "virtual"),
+            Dir::VirtualVfio => fixed(Dir::Virtual, "vfio"),
+            Dir::VirtualIommu => fixed(Dir::Virtual, "iommu"),
+            Dir::Iommu => fixed(Dir::VirtualIommu, "dmar0"),
+            Dir::IommuGroups => fixed(Dir::Kernel, "iommu_groups"),
+            Dir::PciRoot(domain) => keyed(Dir::Devices, root_name(domain)),
+            Dir::PciDriver(n) => keyed(Dir::PciDrivers, self.drivers.get(n)?.name.to_string()),
+            Dir::Module(n) => keyed(Dir::Modules, module_name(&self.drivers.get(n)?.name)),
+            Dir::MdevDriver(n) => keyed(Dir::MdevDrivers, self.mdev_drivers.iter().nth(n)?.clone()),
+            Dir::Pci(address) => {
+                let upstream = self.pci.get(&address)?.upstream;
+                keyed(
+                    upstream.map_or(Dir::PciRoot(address.domain()), Dir::Pci),
+                    address.to_string(),
+                )
+            }
+            Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
+            Dir::Card(address) => {
+                keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
+            }
+            Dir::VirtualBus(index) => {
+                keyed(Dir::Virtual, self.parent_name(ParentKey::Virtual(index)))
+            }
+            Dir::VirtualParent(index) => {
+                keyed(Dir::VirtualBus(index), self.parent_name(ParentKey::Virtual(index)))
+            }
+            Dir::Types(key) => fixed(key.dir(), "mdev_supported_types"),
+            Dir::Type(key, index) => {
+                keyed(Dir::Types(key), self.mdev_type(key, index)?.1.id.clone())
+            }
+            Dir::TypeDevices(key, index) => fixed(Dir::Type(key, index), "devices"),
+            Dir::Mdev(uuid) => keyed(self.mdevs.get(&uuid)?.parent.dir(), uuid.to_string()),
+            Dir::VfioDevices(member) => fixed(member.dir(), "vfio-dev"),
+            Dir::VfioDevice(member) => {
+                keyed(Dir::VfioDevices(member), format!("vfio{}", self.vfio_of(member)?.number))
+            }
+            Dir::VfioGroup(number) => keyed(Dir::VirtualVfio, number.to_string()),
+            Dir::IommuGroup(number) => keyed(Dir::IommuGroups, number.to_string()),
+            Dir::GroupDevices(number) => fixed(Dir::IommuGroup(number), "devices"),
+        }
+    }
+
+    /// A directory's own path, without links.
+    pub(super) fn path(&self, dir: Dir) -> String {
+        let mut elements = Vec::new();
+        let mut at = dir;
+        while let Some((up, name)) = self.above(at) {
+            elements.push(name);
+            at = up;
+        }
+        elements.reverse();
+        elements.join("/")
+    }
+
+    /// The text of a link: relative, as the kernel's are.
+    pub(super) fn link_text(&self, from: Dir, to: Dir) -> String {
+        let (from, to) = (self.path(from), self.path(to));
+        let (from, to): (Vec<_>, Vec<_>) = (from.split('/').collect(), to.split('/').collect());
+        let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        let up = std::iter::repeat_n("..", from.len() - shared);
+        up.chain(to.into_iter().skip(shared)).collect::<Vec<_>>().join("/")
+    }
+
+    /// A directory's inode: a device's is new at each creation.
+    pub(super) fn inode(&self, dir: Dir) -> u64 {
+        let device = match dir {
+            Dir::Pci(address) | Dir::Drm(address) | Dir::Card(address) => {
+                self.pci.get(&address).map(|device| device.inode)
+            }
+            Dir::Mdev(uuid) => self.mdevs.get(&uuid).map(|mdev| mdev.inode),
+            Dir::VfioDevices(member) | Dir::VfioDevice(member) => Some(self.inode(member.dir())),
+            _ => None,
+        };
+        match (dir, device) {
+            (Dir::Pci(_) | Dir::Mdev(_), Some(inode)) => inode,
+            _ => {
+                let mut hasher = DefaultHasher::new();
+                (dir, device).hash(&mut hasher);
+                hasher.finish() | 1 << 63
+            }
+        }
+    }
+
+    pub(super) fn function_named(&self, name: &str) -> Option<PciAddress> {
+        let address = name.parse::<PciAddress>().ok()?;
+        (self.pci.contains_key(&address) && address.to_string() == name).then_some(address)
+    }
+
+    fn mdev_named(&self, name: &str) -> Option<(Uuid, Stage)> {
+        let uuid = Uuid::try_parse(name).ok()?;
+        let stage = self.mdevs.get(&uuid)?.stage;
+        (uuid.to_string() == name).then_some((uuid, stage))
+    }
+
+    fn virtual_named(&self, name: &str) -> Option<u16> {
+        let index = self.virtual_parents.iter().position(|parent| *parent.name == *name)?;
+        u16::try_from(index).ok()
+    }
+
+    fn group_node_named(&self, name: &str) -> Option<u32> {
+        plain_number(name).filter(|number| self.has_group_node(*number))
+    }
+
+    pub(super) fn parent_name(&self, key: ParentKey) -> String {
+        match key {
+            ParentKey::Pci(address) => address.to_string(),
+            ParentKey::Virtual(index) => self
+                .virtual_parents
+                .get(usize::from(index))
+                .map_or_else(String::new, |parent| parent.name.to_string()),
+        }
+    }
+
+    pub(super) fn mdev_type(&self, key: ParentKey, index: u16) -> Option<(&MdevKind, &MdevType)> {
+        let kind = &*self.parent(key)?.kind;
+        Some((kind, kind.types.get(usize::from(index))?))
+    }
+
+    /// The driver that an mdev is bound to.
+    pub(super) fn mdev_driver(&self, uuid: Uuid) -> Option<&str> {
+        let mdev = self.mdevs.get(&uuid)?;
+        let bound = matches!(mdev.stage, Stage::Bound | Stage::Active);
+        bound.then(|| self.parent(mdev.parent).map(|parent| &*parent.kind.driver))?
+    }
+
+    fn mdev_driver_index(&self, name: &str) -> Option<usize> {
+        self.mdev_drivers.iter().position(|driver| driver == name)
+    }
+
+    pub(super) fn is_removing(&self, uuid: Uuid) -> bool {
+        self.mdevs.get(&uuid).is_none_or(|mdev| mdev.stage == Stage::Removing)
+    }
+}
+
+impl ParentKey {
+    pub(super) fn dir(self) -> Dir {
+        match self {
+            Self::Pci(address) => Dir::Pci(address),
+            Self::Virtual(index) => Dir::VirtualParent(index),
+        }
+    }
+}
+
+impl Member {
+    pub(super) fn dir(self) -> Dir {
+        match self {
+            Self::Pci(address) => Dir::Pci(address),
+            Self::Mdev(uuid) => Dir::Mdev(uuid),
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Pci(address) => address.to_string(),
+            Self::Mdev(uuid) => uuid.to_string(),
+        }
+    }
+}
+
+/// The name of a domain's root bus.
+fn root_name(domain: u32) -> String {
+    format!("pci{domain:04x}:00")
+}
+
+/// A module is named with underscores.
+pub(super) fn module_name(driver: &str) -> String {
+    driver.replace('-', "_")
+}
+
+/// A number as the kernel writes it.
+fn plain_number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
