@@ -254,3 +254,11 @@ fn wait_until(host: &Simulated, done: impl Fn() -> bool) {
         wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no change within 20 s");
     }
 }
+
+#[test]
+fn a_process_that_is_closed_to_us_does_not_stop_a_removal() {
+    let host = Simulated::builtin();
+    let uuid = host.create("mtty-1").unwrap();
+    host.kernel.fail("proc", FaultOn::Read(Calls::All), Errno::EACCES);
+    host.remove(uuid).unwrap();
+}

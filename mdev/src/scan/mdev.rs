@@ -178,6 +178,7 @@ pub fn read_mdevs(
             found.push(mdev);
         }
     }
+    name_types(reader, &base, &mut found)?;
     let mut reads = Vec::with_capacity(found.len() * 2);
     for mdev in &found {
         reads.push(Read::inode(format!("vfio/{}", mdev.group.map_or(-1, i64::from))));
@@ -190,6 +191,30 @@ pub fn read_mdevs(
         mdev.has_cdev = r.inode().is_some();
     }
     Ok(found)
+}
+
+/// Reads the types of mdevs that have a driver but no `mdev_type` yet: the
+/// kernel makes that link right after the last event (Linux 6.12,
+/// `mdev_device_create`), so no other event tells to look again.
+fn name_types(
+    reader: Reader<'_>,
+    base: &SysPath,
+    found: &mut [MdevFacts],
+) -> Result<(), ScanError> {
+    const LOOKS: usize = 8;
+    for _ in 0..LOOKS {
+        let appearing = |mdev: &&mut MdevFacts| mdev.driver.is_some() && mdev.type_id.is_none();
+        let mut nameless: Vec<&mut MdevFacts> = found.iter_mut().filter(appearing).collect();
+        if nameless.is_empty() {
+            break;
+        }
+        let reads = nameless.iter().map(|mdev| Read::link(format!("{}/mdev_type", mdev.uuid)));
+        let mut r = reader.read(base, reads.collect())?;
+        for mdev in &mut nameless {
+            mdev.type_id = r.link().and_then(|id| id.parse().ok());
+        }
+    }
+    Ok(())
 }
 
 /// A parent's directory.
