@@ -23,6 +23,8 @@ struct Host {
     bus: Bus,
     service: Child,
     dir: TempDir,
+    /// Read until it is ready, open until it ends.
+    _notify: UnixDatagram,
 }
 
 impl Host {
@@ -36,7 +38,7 @@ impl Host {
         let ready = UnixDatagram::bind(at("notify")).unwrap();
         ready.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let service = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
-            .args(["--simulate", "--log", "warn", "--bus", &bus.address, "--config"])
+            .args(["--simulate", "--log", "error", "--bus", &bus.address, "--config"])
             .arg(at("host.toml"))
             .arg("--run-dir")
             .arg(at("run"))
@@ -47,7 +49,7 @@ impl Host {
         loop {
             let length = ready.recv(&mut message).expect("the service does not say READY=1");
             if message[..length].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
-                return Self { bus, service, dir };
+                return Self { bus, service, dir, _notify: ready };
             }
         }
     }
