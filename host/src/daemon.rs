@@ -90,7 +90,7 @@ async fn serve(options: &Options) -> Result<()> {
             () = stop.received() => {}
             () = rescans => {}
         }
-        tracing::info!("stopping: no more calls, what runs is finished");
+        tracing::info!("stopping: what runs is finished first");
         tell_systemd(&[NotifyState::Stopping]);
     };
     server.run(stopping).await?;

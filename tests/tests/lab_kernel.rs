@@ -52,33 +52,19 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         let probe = PathBuf::from(env::var_os("VGPU_BIN_DIR").unwrap()).join("vgpu-vfio-probe");
-        let programs = Programs {
-            probe,
-            ..Programs::default()
-        };
+        let programs = Programs { probe, ..Programs::default() };
         let (item, events) = channel();
         let monitor = monitor(move |new| drop(item.send(new))).unwrap();
         let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
-        Self {
-            kernel,
-            events,
-            _monitor: monitor,
-        }
+        Self { kernel, events, _monitor: monitor }
     }
 
     fn write(&self, path: &str, value: &str) {
-        self.kernel
-            .write(&sys(path), value)
-            .unwrap_or_else(|errno| panic!("{path}: {errno}"));
+        self.kernel.write(&sys(path), value).unwrap_or_else(|errno| panic!("{path}: {errno}"));
     }
 
     fn read(&self, base: &str, read: Read) -> Result<Value, Errno> {
-        self.kernel
-            .read_batch(&ReadBatch {
-                base: sys(base),
-                reads: vec![read],
-            })
-            .remove(0)
+        self.kernel.read_batch(&ReadBatch { base: sys(base), reads: vec![read] }).remove(0)
     }
 
     fn link(&self, base: &str, path: &'static str) -> String {
@@ -93,10 +79,7 @@ impl Lab {
         let end = Instant::now() + LONG;
         let mut seen = Vec::new();
         loop {
-            match self
-                .events
-                .recv_timeout(end.saturating_duration_since(Instant::now()))
-            {
+            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(MonitorItem::Event(event)) if wanted(&event) => return event,
                 Ok(item) => seen.push(item),
                 Err(RecvTimeoutError::Timeout) => panic!("no such event; seen: {seen:#?}"),
@@ -105,12 +88,12 @@ impl Lab {
         }
     }
 
-    /// Waits until udev has made the group node of a device.
+    /// The group node of a device, once VFIO has it.
     fn group(&self, device: &str) -> NodePath {
-        let group = self.link(device, "iommu_group");
-        let devpath = format!("/devices/virtual/vfio/{group}");
-        self.event(|event| event.action == "add" && event.devpath == devpath);
-        node(&format!("vfio/{group}"))
+        let name = device.rsplit('/').next().unwrap();
+        let below = format!("/{name}/vfio-dev/");
+        self.event(|event| event.action == "add" && event.devpath.contains(&below));
+        node(&format!("vfio/{}", self.link(device, "iommu_group")))
     }
 
     /// The device's own node, where the kernel has such.
@@ -123,10 +106,7 @@ impl Lab {
     }
 
     fn create(&self, parent: &str, kind: &str, uuid: &str) -> ProbeTarget {
-        self.write(
-            &format!("class/mdev_bus/{parent}/mdev_supported_types/{kind}/create"),
-            uuid,
-        );
+        self.write(&format!("class/mdev_bus/{parent}/mdev_supported_types/{kind}/create"), uuid);
         self.target(format!("bus/mdev/devices/{uuid}"))
     }
 
@@ -134,11 +114,7 @@ impl Lab {
         let group = Some(self.group(&device));
         let cdev = self.cdev(&device);
         assert_eq!(cdev.is_some(), env::var("VGPU_LAB_TREE").unwrap() == "cdev");
-        ProbeTarget {
-            device: sys(device),
-            group,
-            cdev,
-        }
+        ProbeTarget { device: sys(device), group, cdev }
     }
 
     fn remove(&self, target: &ProbeTarget) {
@@ -151,22 +127,10 @@ impl Lab {
 /// Both ways to open a device: by its group, and by its own node where there
 /// are such.
 fn ways(target: &ProbeTarget) -> Vec<(&'static str, ProbeTarget)> {
-    let mut ways = vec![(
-        "group",
-        ProbeTarget {
-            cdev: None,
-            ..target.clone()
-        },
-    )];
+    let mut ways = vec![("group", ProbeTarget { cdev: None, ..target.clone() })];
     if target.cdev.is_some() {
         ways.push(("cdev", target.clone()));
-        ways.push((
-            "cdev",
-            ProbeTarget {
-                group: None,
-                ..target.clone()
-            },
-        ));
+        ways.push(("cdev", ProbeTarget { group: None, ..target.clone() }));
     }
     ways
 }
@@ -185,27 +149,15 @@ fn mdevs_are_probed() {
     ] {
         let target = lab.create(parent, kind, uuid);
         for (interface, way) in ways(&target) {
-            let report = lab
-                .kernel
-                .probe(&way, LONG)
-                .unwrap_or_else(|e| panic!("{way:?}: {e}"));
+            let report = lab.kernel.probe(&way, LONG).unwrap_or_else(|e| panic!("{way:?}: {e}"));
             assert_eq!(report.interface, interface, "{way:?}");
             assert_eq!(report.pci_ids, Some(ids), "{report:?}");
             assert_eq!((report.regions[0].index, report.regions[0].size), (0, size));
-            assert!(
-                report
-                    .regions
-                    .iter()
-                    .any(|r| r.index == 7 && r.readable == Some(true))
-            );
+            assert!(report.regions.iter().any(|r| r.index == 7 && r.readable == Some(true)));
             assert!(report.dma_map, "{report:?}");
             assert_eq!((report.can_reset, report.reset), (false, None));
             let migrates = parent == "mtty";
-            assert_eq!(
-                report.migration.contains(&"stop-copy".into()),
-                migrates,
-                "{report:?}"
-            );
+            assert_eq!(report.migration.contains(&"stop-copy".into()), migrates, "{report:?}");
         }
         lab.remove(&target);
     }
@@ -225,10 +177,7 @@ fn a_virtual_function_is_probed_and_reset() {
     lab.write("bus/pci/drivers_probe", &vf);
     let target = lab.target(device.clone());
     for (interface, way) in ways(&target) {
-        let report = lab
-            .kernel
-            .probe(&way, LONG)
-            .unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        let report = lab.kernel.probe(&way, LONG).unwrap_or_else(|e| panic!("{way:?}: {e}"));
         assert_eq!(report.interface, interface, "{way:?}");
         assert_eq!(report.pci_ids, Some((0x1b36, 0x0010)));
         assert!(report.dma_map && report.can_reset, "{report:?}");
@@ -251,23 +200,14 @@ fn a_held_device_names_its_holder() {
     let lab = Lab::new();
     let target = lab.create("mtty", "mtty-1", MTTY);
     let group = target.group.clone().unwrap();
-    let query = HolderQuery {
-        nodes: vec![group.clone()],
-        pid: None,
-    };
+    let query = HolderQuery { nodes: vec![group.clone()], pid: None };
     assert_eq!(lab.kernel.holders(&query), Ok(vec![]));
     let path = group.to_string();
     let opened = File::options().read(true).write(true).open(&path).unwrap();
-    let mut child = Command::new("sleep")
-        .arg("infinity")
-        .stdin(Stdio::from(opened))
-        .spawn()
-        .unwrap();
+    let mut child =
+        Command::new("sleep").arg("infinity").stdin(Stdio::from(opened)).spawn().unwrap();
     let holders = lab.kernel.holders(&query).unwrap();
-    let found: Vec<_> = holders
-        .iter()
-        .map(|h| (h.pid, &*h.command, &*h.node))
-        .collect();
+    let found: Vec<_> = holders.iter().map(|h| (h.pid, &*h.command, &*h.node)).collect();
     assert_eq!(found, [(child.id(), "sleep", &*path)]);
     for (_, way) in ways(&target) {
         let failure = lab.kernel.probe(&way, LONG).unwrap_err();
@@ -295,10 +235,7 @@ fn a_group_that_is_not_viable_names_its_members() {
     let modprobe = Command::new("modprobe").arg("ahci").status().unwrap();
     assert!(modprobe.success());
     let (smbus, sata) = ("0000:00:1f.3", "0000:00:1f.2");
-    assert_eq!(
-        lab.link(&format!("bus/pci/devices/{sata}"), "driver"),
-        "ahci"
-    );
+    assert_eq!(lab.link(&format!("bus/pci/devices/{sata}"), "driver"), "ahci");
     let device = format!("bus/pci/devices/{smbus}");
     if let Ok(Value::Link(_)) = lab.read(&device, Read::link("driver")) {
         lab.write(&format!("{device}/driver/unbind"), smbus);
@@ -306,16 +243,10 @@ fn a_group_that_is_not_viable_names_its_members() {
     lab.write(&format!("{device}/driver_override"), "vfio-pci");
     lab.write("bus/pci/drivers_probe", smbus);
     let target = lab.target(device.clone());
-    let way = ProbeTarget {
-        cdev: None,
-        ..target
-    };
+    let way = ProbeTarget { cdev: None, ..target };
     let failure = lab.kernel.probe(&way, LONG).unwrap_err();
     assert!(failure.message.contains("is not viable"), "{failure}");
-    assert!(
-        failure.message.contains("0000:00:1f.2 is bound to ahci"),
-        "{failure}"
-    );
+    assert!(failure.message.contains("0000:00:1f.2 is bound to ahci"), "{failure}");
     lab.write(&format!("{device}/driver/unbind"), smbus);
     lab.write(&format!("{device}/driver_override"), "\n");
 }
@@ -327,10 +258,7 @@ fn a_parent_that_comes_and_goes_is_seen() {
     }
     let lab = Lab::new();
     let modprobe = |argument| {
-        let status = Command::new("modprobe")
-            .args([argument, "mdpy"])
-            .status()
-            .unwrap();
+        let status = Command::new("modprobe").args([argument, "mdpy"]).status().unwrap();
         assert!(status.success());
     };
     let is_parent = |event: &KernelEvent| event.devpath == "/devices/virtual/mdpy/mdpy";

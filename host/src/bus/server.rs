@@ -130,13 +130,20 @@ impl Server {
         }
     }
 
-    /// Serves until `stop` is ready, then takes no more calls, and returns when
-    /// what runs has ended and is answered.
+    /// Serves until `stop` is ready. Then it begins no more work, and returns
+    /// when what runs has ended and is answered; the name is kept until then,
+    /// since clients listen to it for the end of their jobs.
     ///
     /// # Errors
     /// When the connection fails.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        tokio::pin!(stop);
+        let limits = self.service.limits.clone();
+        let ended = async move {
+            stop.await;
+            limits.close();
+            limits.idle().await;
+        };
+        tokio::pin!(ended);
         loop {
             tokio::select! {
                 biased;
@@ -145,23 +152,13 @@ impl Server {
                     Some(message) => self.take(message?).await?,
                     None => return Err(ServeError::Closed),
                 },
-                () = &mut stop => break,
-            }
-        }
-        self.connection.release_name(names::SERVICE).await?;
-        let limits = self.service.limits.clone();
-        let idle = limits.idle();
-        tokio::pin!(idle);
-        loop {
-            tokio::select! {
-                biased;
-                Some(outgoing) = self.outgoing.recv() => self.send(outgoing).await?,
-                () = &mut idle => break,
+                () = &mut ended => break,
             }
         }
         while let Ok(outgoing) = self.outgoing.try_recv() {
             self.send(outgoing).await?;
         }
+        self.connection.release_name(names::SERVICE).await?;
         Ok(())
     }
 

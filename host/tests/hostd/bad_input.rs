@@ -12,7 +12,7 @@ const UUID: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
 
 /// What is wrong with a CreateVgpu: profile, options, the error's name, and
 /// words that its text has.
-fn cases<'a>(huge: &'a str) -> Vec<(&'a str, Options, &'static str, Vec<&'static str>)> {
+fn cases(huge: &str) -> Vec<(&str, Options, &'static str, Vec<&'static str>)> {
     let one = |key, value: Variant<'_>| options([(key, value)]);
     vec![
         // Profiles.

@@ -142,11 +142,11 @@ async fn a_kernel_refusal_is_told_whole() {
     let served = Served::start(&bus);
     let connection = bus.connect().await;
     let path = "*/mtty-1/create";
-    served.kernel.fail(path, FaultOn::Write(Calls::All), nix::errno::Errno::EIO);
+    served.kernel.fail(path, FaultOn::Write(Calls::All), nix::errno::Errno::ENOMEM);
     let failed = call(&connection, ROOT, MANAGER, "CreateVgpu", &("mtty-1", Options::new())).await;
     let failed = failed.unwrap_err();
     assert_eq!(failed.name, "org.vgpu.Host1.Error.KernelRefused");
-    assert_eq!(failed.detail("Errno").as_deref(), Some("EIO"));
+    assert_eq!(failed.detail("Errno").as_deref(), Some("ENOMEM"));
     assert!(failed.detail("Path").unwrap().ends_with("mtty-1/create"), "{failed:?}");
     assert!(failed.detail("Code").is_some());
     served.kernel.clear_faults();

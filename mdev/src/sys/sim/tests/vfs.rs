@@ -34,11 +34,9 @@ fn with_sriov(sriov: &str) -> SimKernel {
 #[test]
 fn a_count_that_is_no_u16_is_refused() {
     let sim = builtin();
-    for text in ["abc", "-1", "1 2", "0x", "1\n\n", "08"] {
+    // Also what is past a u16 (measured on Linux 6.12).
+    for text in ["abc", "-1", "1 2", "0x", "1\n\n", "08", "65536", "99999999999999999999"] {
         assert_eq!(sim.put(NUMVFS, text), Err(Errno::EINVAL), "{text:?}");
-    }
-    for text in ["65536", "99999999999999999999"] {
-        assert_eq!(sim.put(NUMVFS, text), Err(Errno::ERANGE), "{text:?}");
     }
     assert_eq!(sim.put(NUMVFS, "0x2\n"), Ok(()));
     assert_eq!(sim.text(NUMVFS).unwrap(), "2\n");
@@ -171,9 +169,10 @@ fn disabling_blocks_while_a_vf_is_open_and_hangs_every_other_pf() {
     let sim = SimKernel::new(&two.unwrap()).unwrap().with_vf_on_vfio();
     let group = sim.group_node(VF);
     let guest = sim.hold(&group, 4711, "qemu").unwrap();
+    let events = sim.events();
     let clone = sim.clone();
     let disable = start(move || clone.put(NUMVFS, "0"));
-    until(|| !sim.has(&format!("{VF}/driver")));
+    wait_for(&events, "remove vfio-dev:");
     assert!(disable.is_blocked());
     // The VF is partly gone, and its group's node still says busy.
     assert!(!sim.has(&format!("{VF}/vfio-dev")) && !sim.has(&format!("{VF}/physfn")));
