@@ -24,7 +24,7 @@ struct Host {
     service: Child,
     dir: TempDir,
     /// Read until it is ready, open until it ends.
-    _notify: UnixDatagram,
+    notify: UnixDatagram,
 }
 
 impl Host {
@@ -45,11 +45,12 @@ impl Host {
             .env("NOTIFY_SOCKET", at("notify"))
             .spawn()
             .unwrap();
+        let host = Self { bus, service, dir, notify: ready };
         let mut message = [0; 256];
         loop {
-            let length = ready.recv(&mut message).expect("the service does not say READY=1");
+            let length = host.notify.recv(&mut message).expect("the service does not say READY=1");
             if message[..length].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
-                return Self { bus, service, dir, _notify: ready };
+                return host;
             }
         }
     }
