@@ -1,5 +1,7 @@
 //! The lab's guest, as tests see it (`tests/lab/README.md`).
 
+mod uevents;
+
 use std::{
     any::Any,
     fs,
@@ -18,6 +20,7 @@ use vgpu_mdev::{
     vfio,
 };
 
+use self::uevents::Uevents;
 use crate::conformance::{Held, Host};
 
 /// Fails a test that is run anywhere else: it would change the host.
@@ -88,6 +91,10 @@ impl Host for Lab {
             Ok("stock") => false,
             other => panic!("VGPU_LAB_TREE is {other:?}"),
         }
+    }
+
+    fn record(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
+        Box::new(Uevents::listen(listener))
     }
 
     fn listen(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
