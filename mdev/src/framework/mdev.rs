@@ -16,13 +16,20 @@ use crate::{
 
 use super::View;
 
-/// The profiles of a GPU: its parents' types together.
-pub fn profiles(facts: &GpuFacts, view: View<'_>) -> Vec<Profile> {
+/// The profiles of a GPU: its parents' types together. `vgpus` are those on its
+/// VFs.
+pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Profile> {
     let gpu = &facts.id;
     let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
         offered.entry(id).or_insert((facts, 0)).1 += available;
     }
+    // Types of one size (Q, A, B, C) take each other's place.
+    let sizes: Vec<u64> = vgpus
+        .iter()
+        .filter_map(|vgpu| offered.get(vgpu.profile.as_ref()?))
+        .map(|(facts, _)| text::framebuffer(&facts.description))
+        .collect();
     offered
         .into_iter()
         .map(|(id, (facts, available))| {
@@ -30,8 +37,10 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>) -> Vec<Profile> {
             // ever seen available.
             let stated = text::max_instance(&facts.description);
             let total = stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available));
-            // Each VF of one GPU offers one more than the GPU can hold.
-            let available = stated.map_or(available, |stated| available.min(stated));
+            // Each free VF offers one, however few the GPU has left.
+            let framebuffer = text::framebuffer(&facts.description);
+            let taken = sizes.iter().filter(|size| **size == framebuffer).count() as u32;
+            let available = stated.map_or(available, |all| available.min(all.saturating_sub(taken)));
             let name = facts.name.clone().unwrap_or_else(|| id.to_string());
             Profile {
                 id: id.clone(),
@@ -40,7 +49,7 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>) -> Vec<Profile> {
                 framework: Framework::Mdev,
                 description: facts.description.clone(),
                 device_api: facts.device_api.clone(),
-                framebuffer: text::framebuffer(&facts.description),
+                framebuffer,
                 total,
                 available,
                 reason: (available == 0).then(|| Reason {

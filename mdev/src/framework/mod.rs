@@ -83,7 +83,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     };
     let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
     let mut profiles = match framework {
-        Framework::Mdev => mdev::profiles(facts, view),
+        Framework::Mdev => mdev::profiles(facts, view, vgpus),
         Framework::Sriov => {
             sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
         }
