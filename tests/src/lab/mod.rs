@@ -21,7 +21,7 @@ use vgpu_mdev::{
 };
 
 use self::uevents::Uevents;
-use crate::conformance::{Held, Host};
+use crate::conformance::{Held, Host, Picture};
 
 /// Fails a test that is run anywhere else: it would change the host.
 ///
@@ -41,6 +41,11 @@ pub fn require() {
 /// Outside the lab.
 pub fn bin_dir() -> PathBuf {
     std::env::var_os("VGPU_BIN_DIR").expect("the lab sets VGPU_BIN_DIR").into()
+}
+
+/// What the guest's sysfs looks like now.
+pub fn picture() -> Picture {
+    Picture::of(&*kernel())
 }
 
 /// The real kernel of the guest.
