@@ -22,7 +22,7 @@ use vgpu_tests::{
     lab,
 };
 use zbus::{
-    Connection, OwnedObjectPath, Variant,
+    Connection, DBusError as _, OwnedObjectPath, Variant,
     fdo::{DBusProxy, NameOwnerChangedStream},
 };
 
@@ -160,6 +160,8 @@ where
 pub(crate) fn error_name<T: std::fmt::Debug>(result: zbus::Result<T>) -> String {
     match result {
         Err(zbus::Error::MethodError(name, ..)) => name.to_string(),
+        // A standard one.
+        Err(zbus::Error::FDO(error)) => error.name().to_string(),
         other => panic!("{other:?} is no error reply"),
     }
 }
