@@ -18,7 +18,10 @@ check() {
 
 lints() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 
-documentation() { RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items --quiet; }
+documentation() {
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+		cargo doc --workspace --no-deps --document-private-items --quiet
+}
 
 scripts() { git ls-files -z -- '*.sh' .ci/run | xargs -0 shellcheck; }
 
@@ -47,7 +50,7 @@ licence() {
 
 # Words that say that something is not done, or that it was switched off.
 words() {
-	! git grep -nIE 'FIXME|XXX|TODO|todo!|unimplemented!|#\[ignore' -- . ':!tests/check.sh' ':!Cargo.toml'
+	! git grep -nIE '\b(FIXME|XXX|TODO)\b|todo!|unimplemented!|#\[ignore' -- . ':!tests/check.sh' ':!Cargo.toml'
 }
 
 # `make install` puts each file in its place.

@@ -55,7 +55,7 @@ read -r VGPU_BUS <"$work/address"
 export VGPU_BUS
 mkdir "$work/run"
 vgpu-hostd --simulate --bus "$VGPU_BUS" --config "$work/host.toml" --run-dir "$work/run" \
-	--log warn &
+	--log error &
 host_pid=$!
 gdbus wait --address "$VGPU_BUS" --timeout 60 org.vgpu.Host1 || fail 'the service did not start'
 
@@ -116,6 +116,6 @@ run vgpuctl gpus
 kill "$host_pid"
 wait "$host_pid" || fail 'the service did not stop cleanly'
 host_pid=''
-left=$(find "$work/run" -type f -name '*.json')
+left=$(find "$work/run/claims" -type f)
 [[ -z $left ]] || fail "claims are left: $left"
 say 'All is as it was before.'

@@ -15,6 +15,9 @@ target=$(cargo metadata --no-deps --format-version 1 | jq -r .target_directory)
 	--env 'LAB_MODULES=vfio-pci vfio_iommu_type1 mtty mdpy mbochs' \
 	-- bash -c '
 		PATH=$VGPU_BIN_DIR:$PATH
+		mkdir -p /etc/vgpu-host
+		printf "%s\n" "[discovery]" "add = [\"0000:01:00.0\", \"0000:02:00.0\"]" \
+			"[passthrough]" "allow = [\"0000:02:00.0\"]" >/etc/vgpu-host/host.toml
 		vgpu-hostd &
 		gdbus wait --system --timeout 60 org.vgpu.Host1 || exit
 		vgpuctl gpus

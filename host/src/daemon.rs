@@ -1,6 +1,6 @@
 //! From start to stop: the kernel, the engine's first scan, the bus, and READY.
 
-use std::{future::poll_fn, path::PathBuf, task::Poll};
+use std::{future::poll_fn, path::PathBuf, task::Poll, time::Duration};
 
 use anyhow::{Context as _, Result};
 use sd_notify::NotifyState;
@@ -14,6 +14,10 @@ use crate::{
     files,
     kernel::{self, KernelChoice},
 };
+
+/// How long a caller is kept waiting before its work goes on as a job: a
+/// client's default timeout is 25 s.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the daemon is to run.
 #[derive(Debug, Clone)]
@@ -54,8 +58,8 @@ async fn serve(options: &Options) -> Result<()> {
         executor: kernel.executor.clone(),
         config: files::config(&options.config)?,
         run_dir: options.run_dir.clone(),
-        module_aliases: files::module_aliases(),
-        boot_id: files::boot_id()?,
+        module_aliases: kernel.module_aliases.clone(),
+        boot_id: kernel.boot_id.clone(),
         timing: Timing::default(),
     })
     .context("the host cannot be scanned")?;
@@ -63,8 +67,11 @@ async fn serve(options: &Options) -> Result<()> {
 
     let connection = connect(options.bus.as_deref()).await?;
     let authority = Box::new(Polkit::new(connection.clone()));
-    let host =
-        Host { simulated: options.kernel != KernelChoice::Real, machine_id: files::machine_id() };
+    let host = Host {
+        simulated: options.kernel != KernelChoice::Real,
+        machine_id: files::machine_id(),
+        patience: PATIENCE,
+    };
     let server = Server::new(connection, engine.clone(), authority, host).await?;
     server.take_name().await?;
     let gpus = engine.snapshot().gpu_count();
@@ -83,7 +90,7 @@ async fn serve(options: &Options) -> Result<()> {
             () = stop.received() => {}
             () = rescans => {}
         }
-        tracing::info!("stopping: no more calls, what runs is finished");
+        tracing::info!("stopping: what runs is finished first");
         tell_systemd(&[NotifyState::Stopping]);
     };
     server.run(stopping).await?;

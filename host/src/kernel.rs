@@ -14,8 +14,11 @@ use vgpu_mdev::{
     sys::{
         Executor, KernelEvent, Lanes,
         real::{MonitorHandle, MonitorItem, Programs, RealKernel, Roots, monitor},
+        sim::{HostSpec, SimKernel},
     },
 };
+
+use crate::files;
 
 /// Which kernel is below the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,10 @@ pub enum KernelChoice {
 /// A kernel and its events, which are followed until this is dropped.
 pub(crate) struct Kernel {
     pub(crate) executor: Arc<dyn Executor>,
+    /// The kernel's boot id.
+    pub(crate) boot_id: String,
+    /// The aliases of its modules, empty without any.
+    pub(crate) module_aliases: String,
     pub(crate) events: Events,
     _monitor: Option<MonitorHandle>,
 }
@@ -89,11 +96,30 @@ pub(crate) fn open(choice: &KernelChoice) -> Result<Kernel> {
             });
             let monitor = monitor.context("the kernel's events cannot be followed")?;
             Ok(Kernel {
+                boot_id: files::boot_id()?,
+                module_aliases: files::module_aliases(),
                 executor: Arc::new(Lanes::new(Arc::new(kernel))),
                 events,
                 _monitor: Some(monitor),
             })
         }
-        KernelChoice::Simulated(_) => anyhow::bail!("not yet"),
+        KernelChoice::Simulated(file) => {
+            let spec = match file {
+                Some(file) => HostSpec::parse(&files::description(file)?, file)?,
+                None => HostSpec::builtin()?,
+            };
+            let kernel = SimKernel::new(&spec)?;
+            let heard = events.clone();
+            kernel.on_settled_event(Box::new(move |event| heard.happened(event)));
+            let heard = events.clone();
+            kernel.on_overrun(Box::new(move || heard.lost()));
+            Ok(Kernel {
+                boot_id: kernel.boot_id().to_owned(),
+                module_aliases: kernel.module_aliases().to_owned(),
+                executor: Arc::new(Lanes::new(Arc::new(kernel))),
+                events,
+                _monitor: None,
+            })
+        }
     }
 }

@@ -109,21 +109,29 @@ pub fn target(args: impl IntoIterator<Item = String>) -> Result<ProbeTarget, Str
 /// # Errors
 /// When it cannot be opened: what refused, why, and the errno.
 pub fn probe(kernel: &impl Kernel, target: &ProbeTarget) -> Result<ProbeReport, Refusal> {
-    let opened = match (&target.cdev, &target.group) {
-        (Some(cdev), None) => open_cdev(kernel, cdev, open_iommu(kernel)?)?,
-        (Some(cdev), Some(group)) => match open_iommu(kernel) {
-            Ok(iommu) => open_cdev(kernel, cdev, iommu)?,
-            Err(refusal) if refusal.is_missing() => open_group(kernel, target, group)?,
-            Err(refusal) => return Err(refusal),
-        },
-        (None, Some(group)) => open_group(kernel, target, group)?,
-        (None, None) => return Err(Refusal::new("the device has no VFIO node", None)),
-    };
-    look(&opened)
+    look(&open(kernel, target)?)
 }
 
-/// A device as a VMM holds it.
-struct Opened {
+/// Opens a device as a VMM does: through its cdev, bound to an iommufd, or
+/// through its group.
+///
+/// # Errors
+/// As for [`probe`].
+pub fn open(kernel: &impl Kernel, target: &ProbeTarget) -> Result<Opened, Refusal> {
+    match (&target.cdev, &target.group) {
+        (Some(cdev), None) => open_cdev(kernel, cdev, open_iommu(kernel)?),
+        (Some(cdev), Some(group)) => match open_iommu(kernel) {
+            Ok(iommu) => open_cdev(kernel, cdev, iommu),
+            Err(refusal) if refusal.is_missing() => open_group(kernel, target, group),
+            Err(refusal) => Err(refusal),
+        },
+        (None, Some(group)) => open_group(kernel, target, group),
+        (None, None) => Err(Refusal::new("the device has no VFIO node", None)),
+    }
+}
+
+/// A device as a VMM holds it, until this is dropped.
+pub struct Opened {
     interface: &'static str,
     device: VfioDevice,
     ops: Arc<dyn VfioOps>,

@@ -18,7 +18,7 @@ source "$here/lib.sh"
 # turn comes along.
 MODULES=(
 	9p 9pnet_virtio overlay
-	igb igbvf nvme
+	igb igbvf nvme ahci
 	vfio vfio_iommu_type1 vfio-pci mdev
 	fuse loop tun
 )

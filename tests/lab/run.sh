@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh: builds the lab tests and runs them in the guest, first with the tree
 # stock, then with cdev. They are the integration tests of vgpu-tests whose
-# names begin with lab_ or conformance_.
+# names begin with lab_.
 #
 #   run.sh [--tree stock|cdev] [--timeout SECONDS] [-- ARGUMENT…]
 #
@@ -34,10 +34,10 @@ trap 'rm -rf "$results"' EXIT
 cargo build --workspace --bins
 cargo test -p vgpu-tests --no-run --message-format=json-render-diagnostics >"$results/messages"
 jq -r --args 'select(.reason == "compiler-artifact" and .profile.test
-		and (.target.kind | index("test")) and (.target.name | test("^(lab|conformance)_")))
-	| [.target.name, .executable] + $ARGS.positional | @sh' "$@" <"$results/messages" |
+		and (.target.kind | index("test")) and (.target.name | test("^lab_")))
+	| [.target.name, .executable] + $ARGS.positional | @sh' -- "$@" <"$results/messages" |
 	sort >"$results/tests"
-[[ -s $results/tests ]] || die 'there are no tests named lab_… or conformance_…'
+[[ -s $results/tests ]] || die 'there are no tests named lab_…'
 target=$(cargo metadata --no-deps --format-version 1 | jq -r .target_directory)
 "$here/build.sh" >/dev/null
 

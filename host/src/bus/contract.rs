@@ -102,3 +102,7 @@ pub(crate) fn find(
             }
     })
 }
+
+#[cfg(test)]
+#[path = "contract_tests.rs"]
+mod tests;

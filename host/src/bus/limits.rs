@@ -2,11 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use vgpu_host_api::error::standard;
+use vgpu_host_api::error::{self, standard};
 
 use super::error::Fault;
 
@@ -20,6 +23,7 @@ pub const IN_ALL: usize = 64;
 pub(crate) struct Limits {
     all: Arc<Semaphore>,
     by_sender: Arc<Mutex<HashMap<String, usize>>>,
+    closed: Arc<AtomicBool>,
 }
 
 /// A call at work, until it is dropped.
@@ -32,14 +36,21 @@ pub(crate) struct Permit {
 impl Limits {
     /// Nothing at work.
     pub(crate) fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(IN_ALL)), by_sender: Arc::default() }
+        Self {
+            all: Arc::new(Semaphore::new(IN_ALL)),
+            by_sender: Arc::default(),
+            closed: Arc::default(),
+        }
     }
 
     /// Lets a call of that sender begin.
     ///
     /// # Errors
-    /// LimitsExceeded when too many are at work.
+    /// LimitsExceeded when too many are at work, Busy when the service stops.
     pub(crate) fn begin(&self, sender: String) -> Result<Permit, Fault> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Fault::new(error::BUSY, "the service is stopping; try again in a moment"));
+        }
         let too_many = |text: String| Fault::new(standard::LIMITS_EXCEEDED, text);
         let mut by_sender = lock(&self.by_sender);
         let of_one = by_sender.entry(sender.clone()).or_default();
@@ -57,6 +68,11 @@ impl Limits {
         *of_one += 1;
         drop(by_sender);
         Ok(Permit { sender, by_sender: self.by_sender.clone(), _one_of_all: permit })
+    }
+
+    /// Lets no more calls begin.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Returns when nothing is at work.
@@ -108,6 +124,8 @@ mod tests {
         assert!(fault.text.starts_with("64 calls are at work"), "{}", fault.text);
         drop(held);
         assert!(limits.begin(":1.999".into()).is_ok());
+        limits.close();
+        assert_eq!(limits.begin(":1.999".into()).err().unwrap().name, error::BUSY);
         assert!(lock(&limits.by_sender).is_empty());
     }
 }

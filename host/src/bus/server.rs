@@ -1,6 +1,6 @@
 //! The loop: one message after another, one change after another.
 
-use std::{num::NonZeroUsize, panic::AssertUnwindSafe, sync::Arc};
+use std::{num::NonZeroUsize, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -34,6 +34,8 @@ pub struct Host {
     pub simulated: bool,
     /// The content of `/etc/machine-id`, where there is one.
     pub machine_id: Option<String>,
+    /// How long a caller is kept waiting before its work goes on as a job.
+    pub patience: Duration,
 }
 
 /// Why serving ended.
@@ -109,6 +111,7 @@ impl Server {
             limits: Limits::new(),
             simulated: host.simulated,
             machine_id: host.machine_id,
+            patience: host.patience,
             outgoing: sender,
         });
         Ok(Self { connection, calls, service, picture: engine.snapshot(), outgoing })
@@ -127,13 +130,20 @@ impl Server {
         }
     }
 
-    /// Serves until `stop` is ready, then takes no more calls, and returns when
-    /// what runs has ended and is answered.
+    /// Serves until `stop` is ready. Then it begins no more work, and returns
+    /// when what runs has ended and is answered; the name is kept until then,
+    /// since clients listen to it for the end of their jobs.
     ///
     /// # Errors
     /// When the connection fails.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        tokio::pin!(stop);
+        let limits = self.service.limits.clone();
+        let ended = async move {
+            stop.await;
+            limits.close();
+            limits.idle().await;
+        };
+        tokio::pin!(ended);
         loop {
             tokio::select! {
                 biased;
@@ -142,23 +152,13 @@ impl Server {
                     Some(message) => self.take(message?).await?,
                     None => return Err(ServeError::Closed),
                 },
-                () = &mut stop => break,
-            }
-        }
-        self.connection.release_name(names::SERVICE).await?;
-        let limits = self.service.limits.clone();
-        let idle = limits.idle();
-        tokio::pin!(idle);
-        loop {
-            tokio::select! {
-                biased;
-                Some(outgoing) = self.outgoing.recv() => self.send(outgoing).await?,
-                () = &mut idle => break,
+                () = &mut ended => break,
             }
         }
         while let Ok(outgoing) = self.outgoing.try_recv() {
             self.send(outgoing).await?;
         }
+        self.connection.release_name(names::SERVICE).await?;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What the handlers of calls share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use vgpu_mdev::{engine::Engine, model::Vgpu};
@@ -20,6 +20,8 @@ pub(crate) struct Service {
     pub(crate) limits: Limits,
     pub(crate) simulated: bool,
     pub(crate) machine_id: Option<String>,
+    /// How long a caller is kept waiting before its work goes on as a job.
+    pub(crate) patience: Duration,
     pub(crate) outgoing: mpsc::UnboundedSender<Outgoing>,
 }
 

@@ -1,6 +1,6 @@
 //! Work that blocks, and work that can outlive its call.
 
-use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe, time::Duration};
+use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
 use tokio::task::{JoinError, spawn_blocking};
@@ -13,10 +13,6 @@ use vgpu_polkit::{Action, Rule};
 use zbus::{Message, ObjectPath, Variant};
 
 use super::{call::Call, error::Fault, objects::Object, server::Outgoing, service::Service};
-
-/// How long a caller is kept waiting before its work goes on as a job: a
-/// client's default timeout is 25 s.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs something that may block on a thread of its own.
 ///
@@ -85,13 +81,12 @@ pub(crate) struct Work {
     owner_uid: u32,
     operation: String,
     control: Control,
-    patience: Duration,
 }
 
 impl Work {
     /// Work for that user; `operation` says what it does, for people.
     pub(crate) fn new(owner_uid: u32, operation: String) -> Self {
-        Self { owner_uid, operation, control: Control::default(), patience: PATIENCE }
+        Self { owner_uid, operation, control: Control::default() }
     }
 
     /// Follows and cancels it.
@@ -113,7 +108,7 @@ impl Work {
     ) -> Result<Option<Message>, Fault> {
         tracing::info!(uid = self.owner_uid, "{}", self.operation);
         let mut running = spawn_blocking(work);
-        if let Ok(done) = tokio::time::timeout(self.patience, &mut running).await {
+        if let Ok(done) = tokio::time::timeout(service.patience, &mut running).await {
             let done = finished(done)
                 .inspect_err(|fault| tracing::warn!("{}: {}", self.operation, fault.text))?;
             return reply(Some(done), path::none()).map(Some);

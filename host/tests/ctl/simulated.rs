@@ -16,6 +16,7 @@ use crate::{bus::Bus, monitor, said, vgpuctl};
 const MDEV: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
 const VF: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1002";
 const WHOLE: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1003";
+const OTHER: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1004";
 
 /// The service on a bus of its own; both end with the test.
 struct Host {
@@ -85,6 +86,11 @@ impl Host {
         self.good(&["create", &whole, "--uuid", WHOLE, "--name", "whole"]);
     }
 
+    /// How many vGPUs are claimed in the service's folder.
+    fn claims(&self) -> usize {
+        fs::read_dir(self.dir.path().join("run/claims")).unwrap().count()
+    }
+
     fn profile_of(&self, gpu: &str) -> String {
         let profiles = self.json(&["profiles", gpu]);
         profiles[0]["short_name"].as_str().unwrap().to_owned()
@@ -136,10 +142,7 @@ fn three_frameworks_and_back() {
     host.good(&["set-vfs", "41:00.0", "0"]);
     assert_eq!(host.json(&["list"]), Value::Array(Vec::new()));
     assert_eq!(host.json(&["profiles"]), before, "all that was on offer is on offer again");
-    let claims = fs::read_dir(host.dir.path().join("run")).unwrap().flatten();
-    let claims =
-        claims.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten().flatten());
-    assert_eq!(claims.count(), 0, "claims are left");
+    assert_eq!(host.claims(), 0, "claims are left");
 }
 
 #[test]
@@ -164,11 +167,11 @@ fn failures_have_words_and_exit_codes() {
         ("no_vfs", vec!["set-vfs", "mtty", "1"]),
         ("vfs_in_use", vec!["set-vfs", "41:00.0", "0"]),
         ("too_many_vfs", vec!["set-vfs", "41:00.0", "64"]),
-        ("name_taken", vec!["create", "mtty-1", "--name", "desktop"]),
+        ("name_taken", vec!["create", "mtty-1", "--name", "desktop", "--uuid", OTHER]),
         ("uuid_of_another_profile", vec!["create", "mtty-1", "--uuid", MDEV]),
         ("malformed_uuid", vec!["create", "mtty-1", "--uuid", "83b8f4f2"]),
         ("malformed_name", vec!["create", "mtty-1", "--name", "a\u{1b}[2J"]),
-        ("whole_gpu_twice", vec!["create", "t4-16q", "--gpu", "81:00.0"]),
+        ("not_of_that_gpu", vec!["create", "t4-16q", "--gpu", "81:00.0"]),
         ("no_capacity", vec!["create", "t4-16q"]),
     ] {
         assert_snapshot!(name, host.bad(&arguments));
@@ -209,8 +212,7 @@ fn a_stopped_service_leaves_all_as_it_is() {
     assert!(host.service.wait().unwrap().success());
     assert!(lines.any(|line| line == "service  stopped"), "nothing else is told");
     assert!(host.bad(&["list"]).starts_with("exit 7\n"));
-    let claims = fs::read_dir(host.dir.path().join("run")).unwrap();
-    assert_ne!(claims.count(), 0, "the claim outlives the service");
+    assert_eq!(host.claims(), 1, "the claim outlives the service");
     drop(host);
     let _ = child.wait_with_output().unwrap();
 }

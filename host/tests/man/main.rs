@@ -65,3 +65,20 @@ fn the_page_of_the_bus_is_the_contract() {
     }
     compare("org.vgpu.Host1.5", &contract::page(&interfaces));
 }
+
+#[test]
+fn the_page_of_the_daemon_has_its_options() {
+    let output = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd")).arg("--help").output().unwrap();
+    assert!(output.status.success());
+    let help = String::from_utf8(output.stdout).unwrap();
+    let page = fs::read_to_string(page("vgpu-hostd.8")).unwrap();
+    let page =
+        ["\\fB", "\\fI", "\\fR", "\\"].iter().fold(page, |page, mark| page.replace(mark, ""));
+    let options = |text: &str| -> std::collections::BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+        words.filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned).collect()
+    };
+    let told = page.split(".SH OPTIONS").nth(1).unwrap().split(".SH").next().unwrap();
+    assert!(options(&help).contains("--simulate"));
+    assert_eq!(options(told), options(&help));
+}

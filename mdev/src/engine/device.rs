@@ -195,7 +195,10 @@ impl Engine {
             )
             .map_err(|error| failure::of_scan(tried, error))?;
         let members = r.names();
-        if r.text().as_deref() == Some("vfio-noiommu") {
+        // VFIO names the group of every mdev so (drivers/vfio/group.c,
+        // vfio_noiommu_group_alloc); their drivers reach pinned pages only.
+        let is_mdev = vgpu.framework == Framework::Mdev;
+        if !is_mdev && r.text().as_deref() == Some("vfio-noiommu") {
             return Err(Error::new(
                 ErrorKind::NotSupported,
                 "no-iommu",

@@ -1,8 +1,10 @@
 //! Printing: tables, facts and JSON, each in one write.
 
-use std::io::{self, Write};
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+};
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -76,21 +78,24 @@ pub(crate) fn table<const N: usize>(
     headings: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
-    for row in rows {
-        table.add_row(row.map(|cell| or_dash(&cell)));
-    }
-    for (column, heading) in table.column_iter_mut().zip(headings) {
-        column.set_padding((0, 2));
-        if heading.starts_with('>') {
-            column.set_cell_alignment(CellAlignment::Right);
+    let right = headings.map(|heading| heading.starts_with('>'));
+    let mut lines = vec![headings.map(|heading| heading.trim_start_matches('>').to_owned())];
+    lines.extend(rows.map(|row| row.map(|cell| or_dash(&cell))));
+    let mut widths = [0; N];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.chars().count().max(*width);
         }
     }
     let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
+    for line in &lines {
+        for ((cell, width), right) in line.iter().zip(widths).zip(right) {
+            let _ = match right {
+                true => write!(text, "{cell:>width$}  "),
+                false => write!(text, "{cell:<width$}  "),
+            };
+        }
+        text.truncate(text.trim_end().len());
         text.push('\n');
     }
     text
@@ -115,6 +120,7 @@ pub(crate) fn size(bytes: u64) -> String {
         bytes if bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
         bytes if bytes % MIB == 0 => format!("{} MiB", bytes / MIB),
         bytes if bytes >= MIB => format!("{:.1} MiB", bytes as f64 / MIB as f64),
+        bytes if bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
         bytes => format!("{bytes} B"),
     }
 }
@@ -138,6 +144,7 @@ mod tests {
         for (bytes, text) in [
             (0, ""),
             (512, "512 B"),
+            (4096, "4 KiB"),
             (16 << 20, "16 MiB"),
             (1 << 30, "1 GiB"),
             (3 << 29, "1536 MiB"),

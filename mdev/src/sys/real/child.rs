@@ -64,10 +64,7 @@ pub(super) fn run<A: AsRef<OsStr>>(
         kill(&mut child);
     }
     let status = child.wait().map_err(errno)?;
-    waited.map(|()| Ended {
-        status,
-        output: kept,
-    })
+    waited.map(|()| Ended { status, output: kept })
 }
 
 /// Keeps a program's output until it ends. What it leaves behind may hold the
@@ -84,10 +81,8 @@ fn wait(
         if left.is_zero() {
             return Err(Errno::ETIMEDOUT);
         }
-        let mut fds = [
-            PollFd::new(pidfd, PollFlags::POLLIN),
-            PollFd::new(output.as_fd(), PollFlags::POLLIN),
-        ];
+        let mut fds =
+            [PollFd::new(pidfd, PollFlags::POLLIN), PollFd::new(output.as_fd(), PollFlags::POLLIN)];
         let watched = if open { &mut fds[..] } else { &mut fds[..1] };
         // Rounded up, so that the last millisecond is not spent spinning.
         let timeout =

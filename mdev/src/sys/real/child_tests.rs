@@ -19,10 +19,7 @@ use tempfile::TempDir;
 use super::{super::raw, *};
 
 fn tool(program: &str, args: &[&str], limit: Duration) -> Result<ToolOutput, Errno> {
-    let programs = Programs {
-        modprobe: program.into(),
-        ..Programs::default()
-    };
+    let programs = Programs { modprobe: program.into(), ..Programs::default() };
     let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
     let args: Vec<_> = args.iter().map(|arg| String::from(*arg)).collect();
     kernel.run_tool(ToolId::Modprobe, &args, limit)
@@ -33,21 +30,9 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn a_tool_says_how_it_ended() {
     let output = tool("/bin/sh", &["-c", "echo out; echo err >&2; exit 3"], LONG).unwrap();
-    assert_eq!(
-        output,
-        ToolOutput {
-            status: Some(3),
-            output: "out\nerr\n".into()
-        }
-    );
+    assert_eq!(output, ToolOutput { status: Some(3), output: "out\nerr\n".into() });
     let output = tool("/bin/sh", &["-c", "kill -9 $$"], LONG).unwrap();
-    assert_eq!(
-        output,
-        ToolOutput {
-            status: None,
-            output: String::new()
-        }
-    );
+    assert_eq!(output, ToolOutput { status: None, output: String::new() });
     assert_eq!(tool("/no/such/program", &[], LONG), Err(Errno::ENOENT));
 }
 
@@ -91,15 +76,9 @@ fn a_tool_inherits_no_descriptor() {
     // One that is not close-on-exec, as a careless parent would leave us.
     let leaked = fcntl(File::open("/dev/null").unwrap(), FcntlArg::F_DUPFD(200)).unwrap();
     let script = format!("[ -e /proc/self/fd/{leaked} ] && echo leaked || echo sealed");
-    let plain = Command::new("/bin/sh")
-        .args(["-c", &script])
-        .output()
-        .unwrap();
+    let plain = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
     assert_eq!(plain.stdout, b"leaked\n");
-    assert_eq!(
-        tool("/bin/sh", &["-c", &script], LONG).unwrap().output,
-        "sealed\n"
-    );
+    assert_eq!(tool("/bin/sh", &["-c", &script], LONG).unwrap().output, "sealed\n");
 }
 
 fn probe_by(script: &str, limit: Duration) -> Result<ProbeReport, ProbeFailure> {
@@ -109,17 +88,8 @@ fn probe_by(script: &str, limit: Duration) -> Result<ProbeReport, ProbeFailure> 
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
     // Copied by another process: one that a parallel test forks from ours would
     // have it open for writing, and exec would answer ETXTBSY.
-    assert!(
-        Command::new("cp")
-            .args([&draft, &program])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let programs = Programs {
-        probe: program,
-        ..Programs::default()
-    };
+    assert!(Command::new("cp").args([&draft, &program]).status().unwrap().success());
+    let programs = Programs { probe: program, ..Programs::default() };
     let target = ProbeTarget {
         device: SysPath::new("bus/pci/devices/0000:41:00.4").unwrap(),
         group: Some(NodePath::new("vfio/12").unwrap()),
@@ -141,10 +111,7 @@ fn a_probes_answer_is_taken() {
     let script = format!("[ \"$*\" = '{expected}' ] || exit 9; echo noise >&2; echo '{line}'");
     assert_eq!(probe_by(&script, LONG), Ok(report));
     let refusal = r#"echo '{"error":{"message":"busy","errno":16}}'; exit 1"#;
-    let failure = ProbeFailure {
-        message: "busy".into(),
-        errno: Some(Errno::EBUSY),
-    };
+    let failure = ProbeFailure { message: "busy".into(), errno: Some(Errno::EBUSY) };
     assert_eq!(probe_by(refusal, LONG), Err(failure));
 }
 
@@ -152,16 +119,10 @@ fn a_probes_answer_is_taken() {
 fn a_broken_probe_is_no_answer() {
     for (script, said) in [
         ("kill -SEGV $$", "was ended by signal SIGSEGV"),
-        (
-            "echo rubbish",
-            "ended with status 0 and no answer; it said \"rubbish\"",
-        ),
+        ("echo rubbish", "ended with status 0 and no answer; it said \"rubbish\""),
         ("exit 101", "ended with status 101 and no answer"),
         (r#"echo '{"ok":{}}'"#, "no answer"),
-        (
-            r#"echo '{"error":{"message":"x","errno":1}}'"#,
-            "ended with status 0 and no answer",
-        ),
+        (r#"echo '{"error":{"message":"x","errno":1}}'"#, "ended with status 0 and no answer"),
     ] {
         let failure = probe_by(script, LONG).unwrap_err();
         assert!(failure.message.contains(said), "{script}: {failure}");

@@ -36,11 +36,7 @@ pub(super) fn for_each_name(
 fn names(mut entries: &[u8]) -> impl Iterator<Item = &CStr> {
     std::iter::from_fn(move || {
         loop {
-            let length = entries
-                .get(RECLEN)?
-                .try_into()
-                .map(u16::from_ne_bytes)
-                .ok()?;
+            let length = entries.get(RECLEN)?.try_into().map(u16::from_ne_bytes).ok()?;
             let (entry, rest) = entries.split_at_checked(usize::from(length))?;
             entries = rest;
             let name = CStr::from_bytes_until_nul(entry.get(NAME..)?).ok()?;

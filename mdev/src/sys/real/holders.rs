@@ -24,7 +24,11 @@ use super::{
 /// The processes other than ours that have one of the nodes open.
 ///
 /// One `statx` a descriptor: a `readlink` to leave out sockets and pipes first
-/// costs as much as it saves.
+/// would save no call.
+///
+/// # Errors
+/// Also when nobody was found but not everybody could be looked at: for want
+/// of CAP_SYS_PTRACE, say.
 pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Vec<Holder>, Errno> {
     let mut numbers = Vec::with_capacity(query.nodes.len());
     for node in &query.nodes {
@@ -37,12 +41,7 @@ pub(super) fn holders(dev: &Root, proc: &Root, query: &HolderQuery) -> Result<Ve
     if numbers.is_empty() {
         return Ok(Vec::new());
     }
-    let mut scan = Scan {
-        proc,
-        numbers,
-        found: Vec::new(),
-        refused: None,
-    };
+    let mut scan = Scan { proc, numbers, found: Vec::new(), refused: None };
     match query.pid {
         Some(pid) => scan.process(pid),
         None => {
@@ -68,7 +67,7 @@ struct Scan<'a> {
     /// The device number of each node that was asked for.
     numbers: Vec<((u32, u32), &'a str)>,
     found: Vec<Holder>,
-    /// A process that would not be looked at: nobody found then proves nothing.
+    /// Why a process could not be looked at: nobody found then proves nothing.
     refused: Option<Errno>,
 }
 
@@ -77,49 +76,56 @@ impl Scan<'_> {
     fn process(&mut self, pid: u32) {
         match self.look(pid) {
             Ok(Some(holder)) => self.found.push(holder),
-            Err(errno @ (Errno::EACCES | Errno::EPERM)) => self.refused = Some(errno),
-            Ok(None) | Err(_) => {}
+            Ok(None) | Err(Errno::ENOENT | Errno::ESRCH) => {}
+            Err(errno) => self.refused = Some(errno),
         }
     }
 
     fn look(&self, pid: u32) -> Result<Option<Holder>, Errno> {
         let open = |what, flags| self.proc.open_at(format!("{pid}/{what}").as_str(), flags);
         let fds = open("fd", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        let mut node = None;
-        for_each_name(fds.as_fd(), |fd| match self.held(fds.as_fd(), fd) {
-            None => ControlFlow::Continue(()),
-            held => {
-                node = held;
-                ControlFlow::Break(())
+        let mut held = Ok(None);
+        for_each_name(fds.as_fd(), |fd| {
+            held = self.held(fds.as_fd(), fd);
+            match held {
+                Ok(None) => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
             }
         })?;
-        let Some((device, node)) = node else {
+        let Some((device, node)) = held? else {
             return Ok(None);
         };
         let mut comm = [0; 64];
         let length = read(open("comm", OFlag::O_RDONLY)?, &mut comm)?;
         let command = String::from_utf8_lossy(comm.get(..length).unwrap_or_default());
-        Ok(Some(Holder {
-            pid,
-            command: command.trim_end_matches('\n').to_owned(),
-            device,
-            node,
-        }))
+        Ok(Some(Holder { pid, command: command.trim_end_matches('\n').to_owned(), device, node }))
     }
 
     /// The node as it was asked for and as the process sees it, when descriptor
     /// `fd` is one of the nodes.
-    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Option<(String, String)> {
-        let number = raw::char_device(fds, fd).ok()??;
-        let (_, device) = self.numbers.iter().find(|(known, _)| *known == number)?;
-        let name = readlinkat(fds, fd).unwrap_or_default();
-        Some(((*device).to_owned(), name.to_string_lossy().into_owned()))
+    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Result<Option<(String, String)>, Errno> {
+        match raw::char_device(fds, fd) {
+            Ok(Some(number)) => Ok(self.asked_for(number).map(|device| {
+                let name = readlinkat(fds, fd).unwrap_or_default();
+                (device.to_owned(), name.to_string_lossy().into_owned())
+            })),
+            // Where not even the name is ours to read, the process is closed to
+            // us; else it is a file that its own file system keeps to its user.
+            Err(errno @ (Errno::EACCES | Errno::EPERM)) if readlinkat(fds, fd) == Err(errno) => {
+                Err(errno)
+            }
+            // Closed meanwhile, or a file that its file system cannot tell of.
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    fn asked_for(&self, number: (u32, u32)) -> Option<&str> {
+        let node = self.numbers.iter().find(|(known, _)| *known == number);
+        node.map(|(_, node)| *node)
     }
 }
 
 fn number(name: &CStr) -> Option<u32> {
-    name.to_bytes()
-        .first()
-        .filter(|digit| digit.is_ascii_digit())?;
+    name.to_bytes().first().filter(|digit| digit.is_ascii_digit())?;
     name.to_str().ok()?.parse().ok()
 }

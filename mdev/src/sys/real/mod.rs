@@ -49,11 +49,7 @@ pub struct Roots {
 
 impl Default for Roots {
     fn default() -> Self {
-        Self {
-            sys: "/sys".into(),
-            dev: "/dev".into(),
-            proc: "/proc".into(),
-        }
+        Self { sys: "/sys".into(), dev: "/dev".into(), proc: "/proc".into() }
     }
 }
 
@@ -69,10 +65,7 @@ pub struct Programs {
 impl Default for Programs {
     /// The host's `modprobe`, and the probe beside the running program.
     fn default() -> Self {
-        Self {
-            modprobe: "/sbin/modprobe".into(),
-            probe: beside_us("vgpu-vfio-probe"),
-        }
+        Self { modprobe: "/sbin/modprobe".into(), probe: beside_us("vgpu-vfio-probe") }
     }
 }
 
@@ -83,11 +76,7 @@ fn beside_us(name: &str) -> PathBuf {
     let dirs = own.ancestors().skip(1).take(2);
     let mut candidates = dirs.map(|dir: &Path| dir.join(name));
     let first = candidates.next().unwrap_or_else(|| name.into());
-    if first.exists() {
-        first
-    } else {
-        candidates.find(|path| path.exists()).unwrap_or(first)
-    }
+    if first.exists() { first } else { candidates.find(|path| path.exists()).unwrap_or(first) }
 }
 
 /// The kernel that runs us. Every path stays below its root, also through

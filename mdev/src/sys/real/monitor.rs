@@ -4,7 +4,8 @@
 //! Two filters run in the kernel, so that nothing else wakes us: one by
 //! subsystem, and one by the tag `vgpu-host`. An mdev parent may belong to any
 //! subsystem, and its `change` event with `MDEV_STATE` is the only sign that it
-//! has come or gone; our udev rules tag these, and the PCI drivers that are
+//! has come or gone; our udev rules tag these (and udev keeps a tag until the
+//! device is removed, which is then seen too), and the PCI drivers that are
 //! loaded or go:
 //!
 //! ```text
@@ -68,26 +69,21 @@ pub fn monitor(on_item: impl FnMut(MonitorItem) + Send + 'static) -> io::Result<
     let stopped = stop.clone();
     let (ready, is_ready) = mpsc::sync_channel(1);
     // udev's types stay on the thread that made them.
-    let thread = thread::Builder::new()
-        .name("vgpu-uevents".into())
-        .spawn(move || {
-            let opened = by_subsystem().and_then(|first| Ok([first, by_tag()?]));
-            match opened {
-                Ok(sockets) => {
-                    let _ = ready.send(Ok(()));
-                    if let Err(errno) = listen(&sockets, &stopped, on_item) {
-                        tracing::error!("uevents are no longer seen: poll failed: {errno}");
-                    }
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
+    let thread = thread::Builder::new().name("vgpu-uevents".into()).spawn(move || {
+        let opened = by_subsystem().and_then(|first| Ok([first, by_tag()?]));
+        match opened {
+            Ok(sockets) => {
+                let _ = ready.send(Ok(()));
+                if let Err(errno) = listen(&sockets, &stopped, on_item) {
+                    tracing::error!("uevents are no longer seen: poll failed: {errno}");
                 }
             }
-        })?;
-    let handle = MonitorHandle {
-        stop,
-        thread: Some(thread),
-    };
+            Err(error) => {
+                let _ = ready.send(Err(error));
+            }
+        }
+    })?;
+    let handle = MonitorHandle { stop, thread: Some(thread) };
     is_ready.recv().map_err(io::Error::other)??;
     Ok(handle)
 }
@@ -96,10 +92,8 @@ impl Drop for MonitorHandle {
     fn drop(&mut self) {
         // Fails only when it has been asked to stop already.
         let _ = self.stop.write(1);
-        if let Some(thread) = self
-            .thread
-            .take()
-            .filter(|t| t.thread().id() != thread::current().id())
+        if let Some(thread) =
+            self.thread.take().filter(|t| t.thread().id() != thread::current().id())
         {
             let _ = thread.join();
         }
@@ -250,13 +244,7 @@ mod tests {
     fn an_event_without_action_or_subsystem_is_still_one() {
         let none = std::iter::empty::<(&str, &str)>();
         let event = made_of(None, None, "/devices/x".as_ref(), none);
-        assert_eq!(
-            event,
-            KernelEvent {
-                devpath: "/devices/x".into(),
-                ..KernelEvent::default()
-            }
-        );
+        assert_eq!(event, KernelEvent { devpath: "/devices/x".into(), ..KernelEvent::default() });
     }
 
     #[test]

@@ -21,10 +21,7 @@ use super::{
 /// opened.
 pub(super) fn open_node(dev: &Root, node: &NodePath) -> Result<OwnedFd, Errno> {
     let (_, number) = dev.char_device(node.as_str())?;
-    let opened = dev.open_at(
-        node.as_str(),
-        OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY,
-    )?;
+    let opened = dev.open_at(node.as_str(), OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY)?;
     match raw::char_device(opened.as_fd(), c"")? {
         Some(now) if now == number => Ok(opened),
         _ => Err(Errno::ENODEV),
@@ -40,11 +37,5 @@ pub(super) fn chown(dev: &Root, proc: &Root, node: &NodePath, uid: u32) -> Resul
     let link = format!("self/fd/{}", node.as_raw_fd());
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     fchmodat(proc, link.as_str(), mode, FchmodatFlags::FollowSymlink)?;
-    fchownat(
-        node,
-        c"",
-        Some(Uid::from_raw(uid)),
-        None,
-        AtFlags::AT_EMPTY_PATH,
-    )
+    fchownat(node, c"", Some(Uid::from_raw(uid)), None, AtFlags::AT_EMPTY_PATH)
 }

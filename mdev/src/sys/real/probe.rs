@@ -29,11 +29,7 @@ pub(super) fn probe(
             errno: Some(errno),
         }),
         Err(errno) => Err(ProbeFailure {
-            message: format!(
-                "cannot run the probe {}: {}",
-                program.display(),
-                errno.desc()
-            ),
+            message: format!("cannot run the probe {}: {}", program.display(), errno.desc()),
             errno: Some(errno),
         }),
     }
@@ -44,28 +40,19 @@ fn answer(ended: &Ended) -> Result<ProbeReport, ProbeFailure> {
     let output = String::from_utf8_lossy(&ended.output);
     let broken = |how: String| {
         let said: String = output.trim().chars().take(QUOTED).collect();
-        Err(ProbeFailure {
-            message: format!("the probe {how}; it said {said:?}"),
-            errno: None,
-        })
+        Err(ProbeFailure { message: format!("the probe {how}; it said {said:?}"), errno: None })
     };
     if let Some(signal) = ended.status.signal() {
         let name = Signal::try_from(signal).map_or_else(|_| signal.to_string(), |s| s.to_string());
         return broken(format!("was ended by signal {name}"));
     }
-    let answer = output
-        .lines()
-        .next_back()
-        .and_then(|line| serde_json::from_str(line).ok());
+    let answer = output.lines().next_back().and_then(|line| serde_json::from_str(line).ok());
     match (ended.status.code(), answer) {
         (Some(0), Some(Answer::Ok(report))) => Ok(report),
         (Some(1), Some(Answer::Error(refusal))) => Err(ProbeFailure {
             message: refusal.message,
             errno: refusal.errno.map(Errno::from_raw),
         }),
-        (status, _) => broken(format!(
-            "ended with status {} and no answer",
-            status.unwrap_or(-1)
-        )),
+        (status, _) => broken(format!("ended with status {} and no answer", status.unwrap_or(-1))),
     }
 }

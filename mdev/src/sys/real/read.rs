@@ -32,12 +32,7 @@ pub(super) fn read_batch(sys: &Root, batch: &ReadBatch) -> Vec<Reading> {
         Err(errno) => return batch.reads.iter().map(|_| Err(errno)).collect(),
     };
     let mut page = [0; PAGE];
-    let mut reader = Reader {
-        sys,
-        batch,
-        base: base.as_fd(),
-        page: &mut page,
-    };
+    let mut reader = Reader { sys, batch, base: base.as_fd(), page: &mut page };
     batch.reads.iter().map(|read| reader.read(read)).collect()
 }
 
@@ -108,10 +103,9 @@ impl Reader<'_> {
             opened => return opened,
         }
         match self.sys.open_below(self.base, path, flags) {
-            Err(Errno::EXDEV) => self.sys.open_at(
-                format!("{}/{path}", self.batch.base.as_str()).as_str(),
-                flags,
-            ),
+            Err(Errno::EXDEV) => {
+                self.sys.open_at(format!("{}/{path}", self.batch.base.as_str()).as_str(), flags)
+            }
             opened => opened,
         }
     }

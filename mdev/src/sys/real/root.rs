@@ -37,15 +37,10 @@ pub(super) struct Root {
 impl Root {
     pub(super) fn open(path: &Path) -> Result<Self, RootError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let error = |errno| RootError {
-            path: path.to_owned(),
-            errno,
-        };
+        let error = |errno| RootError { path: path.to_owned(), errno };
         let dir = nix::fcntl::open(path, flags, Mode::empty()).map_err(error)?;
-        let scoped = !matches!(
-            openat2(&dir, c".", beneath(flags)),
-            Err(Errno::ENOSYS | Errno::EPERM)
-        );
+        let scoped =
+            !matches!(openat2(&dir, c".", beneath(flags)), Err(Errno::ENOSYS | Errno::EPERM));
         Ok(Self { dir, scoped })
     }
 

@@ -30,11 +30,8 @@ impl Host {
         for sub in ["sys", "dev/vfio"] {
             fs::create_dir_all(dir.path().join(sub)).unwrap();
         }
-        let roots = Roots {
-            sys: dir.path().join("sys"),
-            dev: dir.path().join("dev"),
-            ..Roots::default()
-        };
+        let roots =
+            Roots { sys: dir.path().join("sys"), dev: dir.path().join("dev"), ..Roots::default() };
         let kernel = RealKernel::new(&roots, Programs::default()).unwrap();
         Self { dir, kernel }
     }
@@ -58,13 +55,7 @@ impl Host {
     /// A node with the number of /dev/zero (`major:minor` 1:5).
     fn node(&self, path: &str) -> PathBuf {
         let path = self.path(path);
-        mknod(
-            &path,
-            SFlag::S_IFCHR,
-            Mode::from_bits_truncate(0o666),
-            makedev(1, 5),
-        )
-        .unwrap();
+        mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, 5)).unwrap();
         path
     }
 
@@ -81,10 +72,7 @@ impl Host {
 }
 
 fn read(kernel: &RealKernel, base: &str, reads: Vec<Read>) -> Vec<Reading> {
-    kernel.read_batch(&ReadBatch {
-        base: SysPath::new(base).unwrap(),
-        reads,
-    })
+    kernel.read_batch(&ReadBatch { base: SysPath::new(base).unwrap(), reads })
 }
 
 fn text(text: &str) -> Reading {
@@ -95,24 +83,12 @@ fn text(text: &str) -> Reading {
 fn gpu() -> Host {
     let host = Host::new();
     host.file("sys/devices/pci0/0000:41:00.0/vendor", "0x10de\n");
-    host.file(
-        "sys/devices/pci0/0000:41:00.0/types/nvidia-558/name",
-        "NVIDIA A40-2Q\n",
-    );
+    host.file("sys/devices/pci0/0000:41:00.0/types/nvidia-558/name", "NVIDIA A40-2Q\n");
     host.file("sys/kernel/iommu_groups/7/type", "DMA\n");
     host.file("sys/bus/pci/drivers/nvidia/bind", "");
-    host.link(
-        "sys/bus/pci/devices/0000:41:00.0",
-        "../../../devices/pci0/0000:41:00.0",
-    );
-    host.link(
-        "sys/devices/pci0/0000:41:00.0/driver",
-        "../../../bus/pci/drivers/nvidia",
-    );
-    host.link(
-        "sys/devices/pci0/0000:41:00.0/iommu_group",
-        "../../../kernel/iommu_groups/7",
-    );
+    host.link("sys/bus/pci/devices/0000:41:00.0", "../../../devices/pci0/0000:41:00.0");
+    host.link("sys/devices/pci0/0000:41:00.0/driver", "../../../bus/pci/drivers/nvidia");
+    host.link("sys/devices/pci0/0000:41:00.0/iommu_group", "../../../kernel/iommu_groups/7");
     host
 }
 
@@ -121,12 +97,8 @@ const GPU: &str = "bus/pci/devices/0000:41:00.0";
 #[test]
 fn a_batch_reads_each_of_its_kinds() {
     let host = gpu();
-    let inode = fs::metadata(host.path("sys/devices/pci0/0000:41:00.0"))
-        .unwrap()
-        .ino();
-    let group = fs::metadata(host.path("sys/kernel/iommu_groups/7"))
-        .unwrap()
-        .ino();
+    let inode = fs::metadata(host.path("sys/devices/pci0/0000:41:00.0")).unwrap().ino();
+    let group = fs::metadata(host.path("sys/kernel/iommu_groups/7")).unwrap().ino();
     let mut read = host.read(
         GPU,
         vec![
@@ -144,9 +116,7 @@ fn a_batch_reads_each_of_its_kinds() {
             Read::names("iommu_group"),
         ],
     );
-    let Ok(Value::Names(names)) = &mut read[10] else {
-        panic!("{read:?}")
-    };
+    let Ok(Value::Names(names)) = &mut read[10] else { panic!("{read:?}") };
     names.sort_unstable();
     assert_eq!(
         read,
@@ -161,11 +131,7 @@ fn a_batch_reads_each_of_its_kinds() {
             Ok(Value::Inode(inode)),
             Ok(Value::Inode(group)),
             Ok(Value::Names(vec!["nvidia-558".into()])),
-            Ok(Value::Names(
-                ["driver", "iommu_group", "types", "vendor"]
-                    .map(String::from)
-                    .into()
-            )),
+            Ok(Value::Names(["driver", "iommu_group", "types", "vendor"].map(String::from).into())),
             Ok(Value::Names(vec!["type".into()])),
         ]
     );
@@ -173,10 +139,8 @@ fn a_batch_reads_each_of_its_kinds() {
 
 #[test]
 fn a_missing_directory_fails_each_read() {
-    let read = gpu().read(
-        "bus/pci/devices/0000:42:00.0",
-        vec![Read::text("vendor"), Read::names("")],
-    );
+    let read =
+        gpu().read("bus/pci/devices/0000:42:00.0", vec![Read::text("vendor"), Read::names("")]);
     assert_eq!(read, [Err(Errno::ENOENT), Err(Errno::ENOENT)]);
 }
 
@@ -195,10 +159,7 @@ fn nothing_leaves_its_root() {
     }
     let write = |path| host.kernel.write(&SysPath::new(path).unwrap(), "x");
     assert_eq!(write("upwards/key"), Err(Errno::EXDEV));
-    assert_eq!(
-        fs::read_to_string(host.path("secret/key")).unwrap(),
-        "secret"
-    );
+    assert_eq!(fs::read_to_string(host.path("secret/key")).unwrap(), "secret");
 }
 
 #[test]
@@ -215,9 +176,8 @@ fn long_and_odd_content_is_kept() {
 #[test]
 fn a_large_directory_is_read_whole() {
     let host = Host::new();
-    let mut expected: Vec<_> = (0..2000)
-        .map(|n| format!("83b8f4f2-509f-382f-3c1e-e6bfe0fa{n:04}"))
-        .collect();
+    let mut expected: Vec<_> =
+        (0..2000).map(|n| format!("83b8f4f2-509f-382f-3c1e-e6bfe0fa{n:04}")).collect();
     for name in &expected {
         host.file(&format!("sys/parent/{name}"), "");
     }
@@ -244,12 +204,7 @@ fn the_real_sysfs_is_reached_through_its_links() {
     );
     assert_eq!(
         read,
-        [
-            text("1:5\n"),
-            Ok(Value::Link("mem".into())),
-            Err(Errno::ENOENT),
-            text("1:5\n")
-        ]
+        [text("1:5\n"), Ok(Value::Link("mem".into())), Err(Errno::ENOENT), text("1:5\n")]
     );
 }
 
@@ -259,11 +214,7 @@ fn a_write_changes_what_is_there_and_makes_nothing() {
     host.file("sys/d/sriov_numvfs", "0000");
     let write = |path, value| host.kernel.write(&SysPath::new(path).unwrap(), value);
     assert_eq!(write("d/sriov_numvfs", "12"), Ok(()));
-    assert_eq!(
-        host.text("d", "sriov_numvfs").unwrap(),
-        "1200",
-        "truncated or appended"
-    );
+    assert_eq!(host.text("d", "sriov_numvfs").unwrap(), "1200", "truncated or appended");
     assert_eq!(write("d/other", "1"), Err(Errno::ENOENT));
     assert_eq!(write("d", "1"), Err(Errno::EISDIR));
     assert!(!host.path("sys/d/other").exists());
@@ -298,15 +249,10 @@ fn only_character_devices_are_nodes() {
 fn a_node_is_given_to_its_user_alone() {
     let host = Host::new();
     let path = host.node("dev/vfio/3");
-    host.kernel
-        .chown(&NodePath::new("vfio/3").unwrap(), 12_345)
-        .unwrap();
+    host.kernel.chown(&NodePath::new("vfio/3").unwrap(), 12_345).unwrap();
     let now = fs::metadata(&path).unwrap();
     assert!(now.file_type().is_char_device());
-    assert_eq!(
-        (now.uid(), now.permissions().mode() & 0o7777),
-        (12_345, 0o600)
-    );
+    assert_eq!((now.uid(), now.permissions().mode() & 0o7777), (12_345, 0o600));
     host.file("dev/vfio/file", "");
     let file = NodePath::new("vfio/file").unwrap();
     assert_eq!(host.kernel.chown(&file, 12_345), Err(Errno::ENODEV));
@@ -325,9 +271,7 @@ impl Opener {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "open\n");
         Self(child)
     }
@@ -347,26 +291,18 @@ fn holders_are_found_by_number_whatever_the_name() {
     // /dev/full (1:7) opened by this test's children alone.
     let node = |path: &str| {
         let path = host.path(path);
-        mknod(
-            &path,
-            SFlag::S_IFCHR,
-            Mode::from_bits_truncate(0o666),
-            makedev(1, 7),
-        )
-        .unwrap();
+        mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, 7)).unwrap();
         path
     };
     node("dev/vfio/3");
     let elsewhere = node("private");
     host.node("dev/vfio/4");
     let query = |pid, nodes: &[&str]| {
-        let nodes = nodes
-            .iter()
-            .map(|node| NodePath::new(*node).unwrap())
-            .collect();
+        let nodes = nodes.iter().map(|node| NodePath::new(*node).unwrap()).collect();
         host.kernel.holders(&HolderQuery { nodes, pid }).unwrap()
     };
-    assert_eq!(query(None, &["vfio/3"]), [], "before it was opened");
+    let own = Some(std::process::id());
+    assert_eq!(query(own, &["vfio/3"]), [], "before it was opened");
     let opener = Opener::new(&elsewhere);
     let holder = Holder {
         pid: opener.0.id(),
@@ -374,34 +310,46 @@ fn holders_are_found_by_number_whatever_the_name() {
         device: "vfio/3".into(),
         node: elsewhere.to_str().unwrap().into(),
     };
-    assert_eq!(
-        query(None, &["vfio/9", "vfio/3"]),
-        std::slice::from_ref(&holder)
-    );
-    assert_eq!(
-        query(Some(holder.pid), &["vfio/3"]),
-        std::slice::from_ref(&holder)
-    );
+    assert_eq!(query(None, &["vfio/9", "vfio/3"]), std::slice::from_ref(&holder));
+    assert_eq!(query(Some(holder.pid), &["vfio/3"]), std::slice::from_ref(&holder));
     assert_eq!(query(Some(holder.pid), &["vfio/4"]), []);
-    assert_eq!(query(Some(1), &["vfio/3"]), []);
+    assert_eq!(query(own, &["vfio/3"]), [], "another process holds it");
     assert_eq!(query(None, &["vfio/9", "vfio"]), []);
     drop(opener);
-    assert_eq!(query(None, &["vfio/3"]), [], "after it ended");
     assert_eq!(query(Some(holder.pid), &["vfio/3"]), [], "after it ended");
 }
 
 #[test]
 fn a_missing_root_is_named() {
-    let roots = Roots {
-        sys: "/no/such/root".into(),
-        ..Roots::default()
+    let roots = Roots { sys: "/no/such/root".into(), ..Roots::default() };
+    let error = RealKernel::new(&roots, Programs::default()).err().unwrap().to_string();
+    assert_eq!(error, "cannot open the root /no/such/root: No such file or directory");
+}
+
+/// As a user who may not look into other users' processes, nobody is not the
+/// answer.
+#[test]
+fn nobody_found_is_no_answer_when_processes_refuse() {
+    let host = Host::new();
+    let dir = host.path("proc/41/fd");
+    fs::create_dir_all(&dir).unwrap();
+    host.node("dev/vfio/3");
+    let roots = Roots { sys: host.path("sys"), dev: host.path("dev"), proc: host.path("proc") };
+    let kernel = RealKernel::new(&roots, Programs::default()).unwrap();
+    let query = HolderQuery { nodes: vec![NodePath::new("vfio/3").unwrap()], pid: None };
+    assert_eq!(kernel.holders(&query), Ok(vec![]));
+    // Anything but a directory stands for what cannot be looked into: as root
+    // no mode keeps us out.
+    fs::remove_dir(&dir).unwrap();
+    host.file("proc/41/fd", "");
+    assert_eq!(kernel.holders(&query), Err(Errno::ENOTDIR));
+    host.link("proc/42/fd/5", "../../../dev/vfio/3");
+    host.file("proc/42/comm", "qemu\n");
+    let holder = Holder {
+        pid: 42,
+        command: "qemu".into(),
+        device: "vfio/3".into(),
+        node: "../../../dev/vfio/3".into(),
     };
-    let error = RealKernel::new(&roots, Programs::default())
-        .err()
-        .unwrap()
-        .to_string();
-    assert_eq!(
-        error,
-        "cannot open the root /no/such/root: No such file or directory"
-    );
+    assert_eq!(kernel.holders(&query), Ok(vec![holder]));
 }

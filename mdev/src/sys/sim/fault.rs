@@ -1,6 +1,9 @@
 //! Faults that a test scripts, and the record of what was done.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
+};
 
 use nix::errno::Errno;
 
@@ -55,8 +58,15 @@ enum Effect {
 
 #[derive(Default)]
 struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    open: bool,
+    /// How many calls have come to it.
+    met: u32,
 }
 
 struct Fault {
@@ -93,10 +103,33 @@ pub struct BlockGuard {
     gate: Arc<Gate>,
 }
 
+impl BlockGuard {
+    /// Waits until a call blocks here; false when none has come within `limit`.
+    pub fn wait_met(&self, limit: Duration) -> bool {
+        let waited = self
+            .gate
+            .changed
+            .wait_timeout_while(lock(&self.gate.state), limit, |gate| gate.met == 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.met > 0
+    }
+}
+
 impl Drop for BlockGuard {
     fn drop(&mut self) {
-        *lock(&self.gate.open) = true;
-        self.gate.opened.notify_all();
+        lock(&self.gate.state).open = true;
+        self.gate.changed.notify_all();
+    }
+}
+
+impl Gate {
+    /// Blocks until the guard is dropped.
+    fn pass(&self) {
+        let mut state = lock(&self.state);
+        state.met += 1;
+        self.changed.notify_all();
+        while !state.open {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -165,10 +198,7 @@ impl Faults {
             Some(Effect::Fail(errno)) => Err(errno),
             Some(Effect::Lie) => Ok(Verdict::Pretend),
             Some(Effect::Block(gate)) => {
-                let mut open = lock(&gate.open);
-                while !*open {
-                    open = gate.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
-                }
+                gate.pass();
                 Ok(Verdict::Proceed)
             }
         }

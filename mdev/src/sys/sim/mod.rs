@@ -12,6 +12,7 @@ mod check;
 mod core;
 mod events;
 mod fault;
+mod keyed;
 mod mdev;
 mod number;
 mod pci;
@@ -299,16 +300,21 @@ impl SimKernel {
         let Some(module) = modules.first().map(|module| tree::module_name(module)) else {
             return answer(1, "modprobe: ERROR: missing parameters. See -h.\n".into());
         };
-        let mut state = self.core.state();
-        let driver = state.drivers.iter_mut().find(|d| tree::module_name(&d.name) == module);
-        match driver {
-            Some(driver) => driver.loaded = true,
-            None if MODULES.contains(&module.as_str()) => {}
-            None => {
-                let text = format!("modprobe: FATAL: Module {module} not found in directory.\n");
-                return answer(1, text);
+        let known = {
+            let mut state = self.core.state();
+            let named = |d: &state::Driver| tree::module_name(&d.name) == module;
+            let found = state.drivers.iter().position(named);
+            if let Some(driver) = found.and_then(|index| state.drivers.get_mut(index)) {
+                driver.loaded = true;
             }
+            found.is_some() || MODULES.contains(&module.as_str())
+        };
+        if !known {
+            let text = format!("modprobe: FATAL: Module {module} not found in directory.\n");
+            return answer(1, text);
         }
+        pci::attach_waiting(&self.core);
+        self.core.events.settle();
         answer(0, String::new())
     }
 }

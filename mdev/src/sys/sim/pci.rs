@@ -171,6 +171,21 @@ pub(super) fn attach_any(core: &Core, address: PciAddress) {
     }
 }
 
+/// Binds the functions whose override waited for a driver to be loaded.
+pub(super) fn attach_waiting(core: &Core) {
+    let waiting: Vec<_> = {
+        let state = core.state();
+        let unbound = state.pci.iter().filter(|(_, device)| device.driver.is_none());
+        let wanted = unbound.filter(|(_, device)| device.driver_override.is_some());
+        wanted.map(|(address, _)| *address).collect()
+    };
+    for address in waiting {
+        if let Ok(_device) = core.lock_device(address) {
+            attach_any(core, address);
+        }
+    }
+}
+
 /// Unbinds; the function's lock is held. Blocks while it is open in VFIO.
 pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
     let (has_vfs, is_parent) = {

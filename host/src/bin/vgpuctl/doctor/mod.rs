@@ -139,10 +139,7 @@ fn memlock(host: &Host) -> Check {
         None => Check::ok("memlock", "unlimited"),
         Some(bytes) => Check::warn(
             "memlock",
-            format!(
-                "the caller may lock {}: a VMM needs the guest's whole memory",
-                kib_or_more(bytes)
-            ),
+            format!("the caller may lock {}: a VMM needs the guest's whole memory", locked(bytes)),
             "raise it for whoever starts VMMs: LimitMEMLOCK= in its unit, or limits.conf",
         ),
     }
@@ -204,11 +201,10 @@ fn counted(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-fn kib_or_more(bytes: u64) -> String {
-    match crate::output::size(bytes) {
-        size if size.ends_with(" B") => format!("{} KiB", bytes >> 10),
-        size if size.is_empty() => "nothing".to_owned(),
-        size => size,
+fn locked(bytes: u64) -> String {
+    match bytes {
+        0 => "nothing".to_owned(),
+        bytes => crate::output::size(bytes),
     }
 }
 

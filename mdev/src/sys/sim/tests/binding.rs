@@ -84,9 +84,10 @@ fn without_an_iommu_vfio_pci_binds_nothing() {
 fn unbinding_blocks_while_open_and_takes_the_device_lock_along() {
     let sim = builtin().with_vf_on_vfio();
     let guest = sim.hold(&sim.group_node(VF), 1, "qemu").unwrap();
+    let events = sim.events();
     let clone = sim.clone();
     let unbind = start(move || clone.put("bus/pci/drivers/vfio-pci/unbind", "0000:41:00.1"));
-    until(|| !sim.has(&format!("{VF}/driver")));
+    wait_for(&events, "remove vfio-dev:");
     assert!(unbind.is_blocked());
     let clone = sim.clone();
     let read = start(move || clone.text(&format!("{VF}/driver_override")));
@@ -114,9 +115,12 @@ fn modprobe_loads_a_known_driver_only() {
     use crate::sys::ToolId::Modprobe;
     let sim = builtin();
     assert!(!sim.has("bus/pci/drivers/i915-vfio-pci") && !sim.has("module/i915_vfio_pci"));
+    sim.put("bus/pci/drivers/i915/unbind", "0000:41:00.0").unwrap();
+    sim.put(OVERRIDE, "i915-vfio-pci").unwrap();
     let run = |module: &str| sim.run_tool(Modprobe, &[module.to_owned()], SOON).unwrap();
     assert_eq!(run("i915-vfio-pci").status, Some(0));
     assert!(sim.has("bus/pci/drivers/i915-vfio-pci/bind") && sim.has("module/i915_vfio_pci"));
+    assert_eq!(sim.link(&format!("{PF}/driver")).unwrap(), "i915-vfio-pci", "it was waited for");
     let unknown = run("nonsense");
     assert_eq!(unknown.status, Some(1));
     assert!(unknown.output.contains("nonsense not found"), "{}", unknown.output);

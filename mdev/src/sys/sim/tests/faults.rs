@@ -38,7 +38,7 @@ fn a_block_lasts_until_it_is_dropped() {
     let block = sim.block("*/sriov_numvfs", FaultOn::Read(Calls::Nth(1)));
     let clone = sim.clone();
     let read = start(move || clone.text(NUMVFS));
-    assert!(read.is_blocked());
+    assert!(block.wait_met(SOON) && read.is_blocked());
     assert_eq!(sim.text(NUMVFS).unwrap(), "0\n", "the second call is free");
     drop(block);
     assert_eq!(read.end().unwrap(), "0\n");
@@ -54,7 +54,7 @@ fn writes_are_recorded_with_their_answers() {
     let blocked = sim.block("*/remove", FaultOn::Write(Calls::All));
     let clone = sim.clone();
     let remove = start(move || clone.put(&format!("{VF}/remove"), "1"));
-    until(|| sim.writes().len() == 2);
+    assert!(blocked.wait_met(SOON));
     let write = |path: &str, value: &str, result| RecordedWrite {
         path: path.into(),
         value: value.into(),

@@ -114,9 +114,10 @@ fn a_remove_that_blocks_leaves_half_of_the_mdev() {
     let group = sim.group_node(&dir);
     let guest = sim.hold(&group, 7, "qemu").unwrap();
     let heard = sim.heard();
+    let events = sim.events();
     let (clone, path) = (sim.clone(), format!("{BUS}/{UUID}/remove"));
     let remove = start(move || clone.put(&path, "1"));
-    until(|| !sim.has(&format!("{BUS}/{UUID}")));
+    wait_for(&events, "remove vfio-dev:");
     assert!(remove.is_blocked());
     // Measured on Linux 6.12, point by point.
     assert!(sim.has(&dir) && sim.has(&format!("{dir}/iommu_group")));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod binding;
+mod chaos;
 mod events;
 mod faults;
 mod mdevs;
@@ -105,6 +106,13 @@ impl SimKernel {
         self
     }
 
+    /// [`SimKernel::heard`], to be waited for.
+    fn events(&self) -> mpsc::Receiver<String> {
+        let (send, receive) = mpsc::channel();
+        self.on_event(Box::new(move |event| drop(send.send(short(event)))));
+        receive
+    }
+
     /// `action subsystem:name` of each event from now on.
     fn heard(&self) -> Arc<Mutex<Vec<String>>> {
         let heard = Arc::<Mutex<Vec<String>>>::default();
@@ -112,6 +120,11 @@ impl SimKernel {
         self.on_event(Box::new(move |event| sink.lock().unwrap().push(short(event))));
         heard
     }
+}
+
+/// Waits for an event that begins so.
+fn wait_for(events: &mpsc::Receiver<String>, wanted: &str) {
+    while !events.recv_timeout(SOON).expect("the event does not come").starts_with(wanted) {}
 }
 
 fn short(event: &KernelEvent) -> String {
@@ -139,14 +152,5 @@ impl<T: std::fmt::Debug> Running<T> {
 
     fn end(self) -> T {
         self.0.recv_timeout(SOON).expect("it does not come back")
-    }
-}
-
-/// Waits until the kernel has come so far; fails after [`SOON`].
-fn until(what: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < SOON, "it does not come that far");
-        thread::yield_now();
     }
 }

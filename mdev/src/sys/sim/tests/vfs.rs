@@ -171,9 +171,10 @@ fn disabling_blocks_while_a_vf_is_open_and_hangs_every_other_pf() {
     let sim = SimKernel::new(&two.unwrap()).unwrap().with_vf_on_vfio();
     let group = sim.group_node(VF);
     let guest = sim.hold(&group, 4711, "qemu").unwrap();
+    let events = sim.events();
     let clone = sim.clone();
     let disable = start(move || clone.put(NUMVFS, "0"));
-    until(|| !sim.has(&format!("{VF}/driver")));
+    wait_for(&events, "remove vfio-dev:");
     assert!(disable.is_blocked());
     // The VF is partly gone, and its group's node still says busy.
     assert!(!sim.has(&format!("{VF}/vfio-dev")) && !sim.has(&format!("{VF}/physfn")));

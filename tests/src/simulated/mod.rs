@@ -1,5 +1,7 @@
 //! An engine on a simulated host.
 
+mod host;
+
 use std::{sync::Arc, time::Duration};
 
 use vgpu_mdev::{
@@ -13,6 +15,8 @@ use vgpu_mdev::{
         sim::{HostSpec, SimKernel},
     },
 };
+
+pub use host::{lab, lab_with_cdevs};
 
 /// An engine, the simulated kernel below it, and the folder of its claims.
 pub struct Simulated {

@@ -1,0 +1,72 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vgpu_host_api::interfaces;
+use vgpu_mdev::model::Gpu;
+
+use super::*;
+use crate::bus::{
+    jobs::Job,
+    properties::{self, Emits},
+    service::Service,
+    vgpu::VgpuObject,
+};
+
+#[path = "../../tests/hostd/xml.rs"]
+mod xml;
+
+fn contract() -> Vec<xml::Interface> {
+    interfaces::ALL.iter().flat_map(|text| xml::parse(text).0).collect()
+}
+
+#[test]
+fn the_table_has_the_methods_of_the_xml() {
+    let written: BTreeSet<_> = contract()
+        .into_iter()
+        .flat_map(|interface| {
+            let name = interface.name.clone();
+            interface.methods.into_iter().map(move |(member, types)| (name.clone(), member, types))
+        })
+        .collect();
+    let ours = METHODS.iter().filter(|method| method.interface.starts_with(names::SERVICE));
+    let table: BTreeSet<_> = ours
+        .map(|method| {
+            let types = (method.input.to_owned(), method.output.to_owned());
+            (method.interface.to_owned(), method.member.to_owned(), types)
+        })
+        .collect();
+    assert_eq!(table, written);
+}
+
+#[test]
+fn the_properties_are_those_of_the_xml() {
+    let table = BTreeMap::from([of::<Service>(), of::<Gpu>(), of::<VgpuObject>(), of::<Job>()]);
+    let written: BTreeMap<_, _> =
+        contract().into_iter().map(|interface| (interface.name, interface.properties)).collect();
+    assert_eq!(table, written);
+}
+
+fn of<O: properties::Interface>() -> (String, BTreeMap<String, xml::Property>) {
+    let properties = O::PROPERTIES.iter().map(|property| {
+        let emits = match property.emits {
+            Emits::Change => "true",
+            Emits::Never => "const",
+            Emits::Nothing => "false",
+        };
+        let written = xml::Property {
+            signature: property.signature.into(),
+            access: "read".into(),
+            emits: emits.into(),
+        };
+        (property.name.to_owned(), written)
+    });
+    (O::NAME.to_owned(), properties.collect())
+}
+
+#[test]
+fn every_method_of_ours_has_a_rule() {
+    for method in METHODS.iter().filter(|method| method.interface.starts_with(names::SERVICE)) {
+        assert!(vgpu_polkit::rule(method.interface, method.member).is_some(), "{method:?}");
+    }
+}
