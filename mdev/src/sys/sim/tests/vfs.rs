@@ -34,11 +34,9 @@ fn with_sriov(sriov: &str) -> SimKernel {
 #[test]
 fn a_count_that_is_no_u16_is_refused() {
     let sim = builtin();
-    for text in ["abc", "-1", "1 2", "0x", "1\n\n", "08"] {
+    // Also what is past a u16 (measured on Linux 6.12).
+    for text in ["abc", "-1", "1 2", "0x", "1\n\n", "08", "65536", "99999999999999999999"] {
         assert_eq!(sim.put(NUMVFS, text), Err(Errno::EINVAL), "{text:?}");
-    }
-    for text in ["65536", "99999999999999999999"] {
-        assert_eq!(sim.put(NUMVFS, text), Err(Errno::ERANGE), "{text:?}");
     }
     assert_eq!(sim.put(NUMVFS, "0x2\n"), Ok(()));
     assert_eq!(sim.text(NUMVFS).unwrap(), "2\n");
