@@ -11,7 +11,8 @@ use crate::{
     request::Control,
     scan::{Reader, Readings, ScanError, text},
     sys::{
-        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, ReadBatch, SysPath, WriteAttr,
+        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, ReadBatch, SysPath,
+        WriteAttr,
     },
 };
 
