@@ -9,9 +9,10 @@ use crate::{
     model::PciAddress,
     plan::{Expect, Plan, Step, StepOp, Undo},
     request::Control,
-    scan::{Reader, ScanError, text},
+    scan::{Reader, Readings, ScanError, text},
     sys::{
-        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, SysPath, WriteAttr,
+        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, ReadBatch, SysPath,
+        WriteAttr,
     },
 };
 
@@ -114,7 +115,14 @@ impl Runner<'_> {
 
     fn step(&self, step: &Step) -> Result<(), Cause> {
         match &step.op {
-            StepOp::Write(write) => self.write(&step.lane, write).map_err(Cause::Op)?,
+            StepOp::Write(write) => {
+                let shows = what_shows(&step.expect)?;
+                let reads = shows.clone().unwrap_or_default();
+                let mut r = self.write(&step.lane, write, reads).map_err(Cause::Op)?;
+                if shows.is_some() && unmet(&step.expect, &mut r).is_none() {
+                    return Ok(());
+                }
+            }
             StepOp::OverrideFunctions { pf, driver } => {
                 self.override_functions(&step.lane, *pf, driver)?
             }
@@ -123,9 +131,15 @@ impl Runner<'_> {
         self.expect(&step.lane, &step.expect)
     }
 
-    fn write(&self, lane: &LaneKey, write: &WriteAttr) -> Result<(), OpError> {
-        let op = Op::WriteAttr(write.clone());
-        self.executor.run(lane, op, Deadline::after(self.write_limit)).map(drop)
+    fn write(
+        &self,
+        lane: &LaneKey,
+        write: &WriteAttr,
+        reads: Vec<ReadBatch>,
+    ) -> Result<Readings, OpError> {
+        let op = Op::WriteAttr(write.clone(), reads);
+        let observed = self.executor.run(lane, op, Deadline::after(self.write_limit))?;
+        Ok(Readings::from(observed))
     }
 
     /// Looks until what a step should show shows: at once, and again with each
@@ -148,43 +162,16 @@ impl Runner<'_> {
     fn look(&self, lane: &LaneKey, expect: &Expect) -> Result<Option<String>, Cause> {
         // What is read here waits for no lock that the write took.
         let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
-        let at = |path: &SysPath| split(path);
-        let seen = match expect {
-            Expect::Nothing => None,
-            Expect::Link { path, name } => {
-                let (base, last) = at(path)?;
-                match (reader.read(&base, vec![Read::link(last)])?.link(), name) {
-                    (None, _) => Some(format!("{path} is missing")),
-                    (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
-                    _ => None,
-                }
-            }
-            Expect::NoLink { path } => {
-                let (base, last) = at(path)?;
-                let is = reader.read(&base, vec![Read::link(last)])?.link();
-                is.map(|is| format!("{path} still leads to {is}"))
-            }
-            Expect::Text { path, text } => {
-                let (base, last) = at(path)?;
-                let is = reader.read(&base, vec![Read::text(last)])?.text();
-                (is.as_deref() != Some(text)).then(|| match is {
-                    Some(is) => format!("{path} reads {is:?}"),
-                    None => format!("{path} cannot be read"),
-                })
-            }
-            Expect::Gone { path } => {
-                let (base, last) = at(path)?;
-                let inode = reader.read(&base, vec![Read::inode(last)])?.inode();
-                inode.map(|_| format!("{path} is still there"))
-            }
-            Expect::Functions { pf, count } => {
-                let functions = self.functions(reader, pf)?;
-                let linked = functions.iter().filter(|(_, linked)| *linked).count();
-                (linked != *count as usize || functions.len() != linked)
-                    .then(|| format!("{pf} has {linked} VFs"))
-            }
+        if let Some(batches) = what_shows(expect)? {
+            return Ok(unmet(expect, &mut reader.read_each(batches)?));
+        }
+        let Expect::Functions { pf, count } = expect else {
+            return Ok(None);
         };
-        Ok(seen)
+        let functions = self.functions(reader, pf)?;
+        let linked = functions.iter().filter(|(_, linked)| *linked).count();
+        Ok((linked != *count as usize || functions.len() != linked)
+            .then(|| format!("{pf} has {linked} VFs")))
     }
 
     /// The VFs of a PF, each with whether it is linked back.
@@ -221,7 +208,7 @@ impl Runner<'_> {
         let device = crate::framework::sriov::device(pf)?;
         for (function, _) in self.functions(reader, &device)? {
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&LaneKey::Function(function), &write).map_err(Cause::Op)?;
+            self.write(&LaneKey::Function(function), &write, Vec::new()).map_err(Cause::Op)?;
         }
         Ok(())
     }
@@ -273,7 +260,7 @@ impl Runner<'_> {
             }
             self.journal.record(&Record::Undoing { plan: plan.id, step: n });
             for Undo { lane, write } in &step.undo {
-                if let Err(error) = self.write(lane, write)
+                if let Err(error) = self.write(lane, write, Vec::new())
                     && !undone_already(&error)
                 {
                     failures.push(error.to_string());
@@ -281,6 +268,39 @@ impl Runner<'_> {
             }
         }
         failures
+    }
+}
+
+/// What to read to see whether something shows; `None` where one look at known
+/// paths is not enough.
+fn what_shows(expect: &Expect) -> Result<Option<Vec<ReadBatch>>, InvalidPath> {
+    let (path, read): (&SysPath, fn(String) -> Read) = match expect {
+        Expect::Nothing => return Ok(Some(Vec::new())),
+        Expect::Functions { .. } => return Ok(None),
+        Expect::Link { path, .. } | Expect::NoLink { path } => (path, Read::link),
+        Expect::Text { path, .. } => (path, Read::text),
+        Expect::Gone { path } => (path, Read::inode),
+    };
+    let (base, last) = split(path)?;
+    Ok(Some(vec![ReadBatch { base, reads: vec![read(last)] }]))
+}
+
+/// `None` when it shows in what was read, else what is there.
+fn unmet(expect: &Expect, r: &mut Readings) -> Option<String> {
+    match expect {
+        Expect::Nothing | Expect::Functions { .. } => None,
+        Expect::Link { path, name } => match (r.link(), name) {
+            (None, _) => Some(format!("{path} is missing")),
+            (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
+            _ => None,
+        },
+        Expect::NoLink { path } => r.link().map(|is| format!("{path} still leads to {is}")),
+        Expect::Text { path, text } => match r.text() {
+            Some(is) if is == *text => None,
+            Some(is) => Some(format!("{path} reads {is:?}")),
+            None => Some(format!("{path} cannot be read")),
+        },
+        Expect::Gone { path } => r.inode().map(|_| format!("{path} is still there")),
     }
 }
 

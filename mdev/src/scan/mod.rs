@@ -17,9 +17,7 @@ use crate::sys::{
 
 pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
-pub use mdev::{
-    MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents, refresh_available,
-};
+pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 
 /// Why something could not be read.
@@ -79,6 +77,16 @@ impl<'a> Reader<'a> {
 /// The readings of a batch, taken in the order in which they were asked for.
 /// What is missing, or of another kind, is `None`.
 pub struct Readings(std::vec::IntoIter<Reading>);
+
+impl From<Observed> for Readings {
+    /// What an operation read; nothing where it reads nothing.
+    fn from(observed: Observed) -> Self {
+        match observed {
+            Observed::Read(readings) => Self(readings.into_iter()),
+            _ => Self(Vec::new().into_iter()),
+        }
+    }
+}
 
 impl Readings {
     /// The next one as text, without the white space around it.

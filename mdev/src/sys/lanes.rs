@@ -9,7 +9,9 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened};
+use super::{
+    Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened, ReadBatch, Reading,
+};
 
 /// How many operations may wait for one lane.
 const QUEUE: usize = 64;
@@ -222,16 +224,10 @@ fn retire(lane: &Arc<Lane>, all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>) -> bool {
 fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observed, OpError> {
     let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
     match op {
-        Op::ReadBatch(batches) => {
-            let mut readings = Vec::with_capacity(batches.iter().map(|b| b.reads.len()).sum());
-            for batch in batches {
-                readings.extend(kernel.read_batch(batch));
-            }
-            Ok(Observed::Read(readings))
-        }
-        Op::WriteAttr(write) => kernel
+        Op::ReadBatch(batches) => Ok(Observed::Read(read(kernel, batches))),
+        Op::WriteAttr(write, batches) => kernel
             .write(&write.path, &write.value)
-            .map(|()| Observed::Done)
+            .map(|()| Observed::Read(read(kernel, batches)))
             .map_err(|errno| refused(write.path.to_string(), errno)),
         Op::OpenVfio { nodes } => nodes
             .iter()
@@ -260,6 +256,14 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
             .map(Observed::Tool)
             .map_err(|errno| refused(tool.to_string(), errno)),
     }
+}
+
+fn read<K: Kernel>(kernel: &K, batches: &[ReadBatch]) -> Vec<Reading> {
+    let mut readings = Vec::with_capacity(batches.iter().map(|batch| batch.reads.len()).sum());
+    for batch in batches {
+        readings.extend(kernel.read_batch(batch));
+    }
+    readings
 }
 
 /// A poisoned lock is one whose holder panicked between two plain assignments:
