@@ -57,6 +57,13 @@ pub enum Cause {
     Cancelled,
 }
 
+/// A step that failed.
+struct Halt {
+    cause: Cause,
+    /// Whether it may have done something, which is to be undone.
+    begun: bool,
+}
+
 impl From<ScanError> for Cause {
     fn from(error: ScanError) -> Self {
         match error {
@@ -91,7 +98,7 @@ impl Runner<'_> {
         for (n, step) in plan.steps.iter().enumerate() {
             control.set_progress(n, plan.steps.len());
             let result = if control.is_cancelled() {
-                Err(Cause::Cancelled)
+                Err(Halt { cause: Cause::Cancelled, begun: false })
             } else {
                 self.journal.record(&Record::Intent {
                     plan: plan.id,
@@ -100,8 +107,8 @@ impl Runner<'_> {
                 });
                 self.step(step)
             };
-            if let Err(cause) = result {
-                let undo_failures = self.undo(plan, n, &cause);
+            if let Err(Halt { cause, begun }) = result {
+                let undo_failures = self.undo(plan, n + usize::from(begun));
                 self.journal.record(&Record::End { plan: plan.id, done: false });
                 return Err(Failure { step: n, cause, undo_failures });
             }
@@ -112,15 +119,22 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn step(&self, step: &Step) -> Result<(), Cause> {
+    fn step(&self, step: &Step) -> Result<(), Halt> {
+        let begun = |cause| Halt { cause, begun: true };
         match &step.op {
-            StepOp::Write(write) => self.write(&step.lane, write).map_err(Cause::Op)?,
+            StepOp::Write(write) => self.write(&step.lane, write).map_err(|error| Halt {
+                // Refused by the kernel, or never tried: it did nothing.
+                begun: matches!(error, OpError::Deadline { .. }),
+                cause: Cause::Op(error),
+            })?,
             StepOp::OverrideFunctions { pf, driver } => {
-                self.override_functions(&step.lane, *pf, driver)?
+                self.override_functions(&step.lane, *pf, driver).map_err(begun)?
             }
-            StepOp::GiveNodes { device, uid } => self.give_nodes(&step.lane, device, *uid)?,
+            StepOp::GiveNodes { device, uid } => {
+                self.give_nodes(&step.lane, device, *uid).map_err(begun)?
+            }
         }
-        self.expect(&step.lane, &step.expect)
+        self.expect(&step.lane, &step.expect).map_err(begun)
     }
 
     fn write(&self, lane: &LaneKey, write: &WriteAttr) -> Result<(), OpError> {
@@ -220,8 +234,10 @@ impl Runner<'_> {
         let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
         let device = crate::framework::sriov::device(pf)?;
         for (function, _) in self.functions(reader, &device)? {
+            let lane = LaneKey::Function(function);
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&LaneKey::Function(function), &write).map_err(Cause::Op)?;
+            self.write(&lane, &write).map_err(Cause::Op)?;
+            self.expect(&lane, &crate::framework::sriov::override_is(function, Some(driver))?)?;
         }
         Ok(())
     }
@@ -255,19 +271,10 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Undoes the steps before the failed one, and the failed one itself where
-    /// its write may have done something.
-    fn undo(&self, plan: &Plan, failed: usize, cause: &Cause) -> Vec<String> {
-        let own = match cause {
-            // Refused by the kernel: it did nothing.
-            Cause::Op(
-                OpError::Kernel { .. } | OpError::Stuck { .. } | OpError::Overloaded { .. },
-            ) if matches!(plan.steps.get(failed).map(|s| &s.op), Some(StepOp::Write(_))) => 0,
-            Cause::Cancelled => 0,
-            _ => 1,
-        };
+    /// Undoes the first `begun` steps, the last one first.
+    fn undo(&self, plan: &Plan, begun: usize) -> Vec<String> {
         let mut failures = Vec::new();
-        for (n, step) in plan.steps.iter().enumerate().take(failed + own).rev() {
+        for (n, step) in plan.steps.iter().enumerate().take(begun).rev() {
             if step.undo.is_empty() {
                 continue;
             }

@@ -43,11 +43,7 @@ pub struct Refusal {
 
 /// The probe's arguments for a target.
 pub fn arguments(target: &ProbeTarget) -> Vec<String> {
-    let ProbeTarget {
-        device,
-        group,
-        cdev,
-    } = target;
+    let ProbeTarget { device, group, cdev } = target;
     let mut args = vec!["--device".into(), device.to_string()];
     for (option, node) in [("--group", group), ("--cdev", cdev)] {
         if let Some(node) = node {
@@ -65,19 +61,13 @@ pub fn target(args: impl IntoIterator<Item = String>) -> Result<ProbeTarget, Str
     let (mut device, mut group, mut cdev) = (None, None, None);
     let mut args = args.into_iter();
     while let Some(option) = args.next() {
-        let value = args
-            .next()
-            .ok_or_else(|| format!("{option} needs a value"))?;
+        let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
         let below = |root| {
             value
                 .strip_prefix(root)
                 .ok_or_else(|| format!("{option} {value:?}: it is not below {root}"))
         };
-        let node = || {
-            NodePath::new(below("/dev/")?)
-                .map(Some)
-                .map_err(|error| error.to_string())
-        };
+        let node = || NodePath::new(below("/dev/")?).map(Some).map_err(|error| error.to_string());
         match option.as_str() {
             "--device" => {
                 device = Some(SysPath::new(below("/sys/")?).map_err(|error| error.to_string())?);
@@ -94,14 +84,10 @@ pub fn target(args: impl IntoIterator<Item = String>) -> Result<ProbeTarget, Str
     let device = device.ok_or("--device /sys/… is missing")?;
     if group.is_none() && cdev.is_none() {
         return Err(
-            "neither --group /dev/vfio/N nor --cdev /dev/vfio/devices/vfioN is given".into(),
+            "neither --group /dev/vfio/N nor --cdev /dev/vfio/devices/vfioN is given".into()
         );
     }
-    Ok(ProbeTarget {
-        device,
-        group,
-        cdev,
-    })
+    Ok(ProbeTarget { device, group, cdev })
 }
 
 /// Opens a device, looks at it, resets it if it can be, and closes it.
@@ -157,11 +143,7 @@ fn open_cdev(kernel: &impl Kernel, cdev: &NodePath, iommu: File) -> Result<Opene
             .hint(Errno::EINVAL, "another process may have bound it already")
             .hint(Errno::EBUSY, "another process has its group open")
     })?;
-    Ok(Opened {
-        interface: "cdev",
-        device,
-        ops,
-    })
+    Ok(Opened { interface: "cdev", device, ops })
 }
 
 fn open_group(
@@ -175,32 +157,20 @@ fn open_group(
     // vfio-ioctls finds the group through the device's `iommu_group` link.
     let path = PathBuf::from(target.device.to_string());
     let device = VfioDevice::new(&path, ops.clone(), false).map_err(|error| match error {
-        VfioError::GroupViable => Refusal::new(
-            format!("group {group} is not viable: {}", blockers(kernel, target)),
-            None,
-        ),
+        VfioError::GroupViable => {
+            Refusal::new(format!("group {group} is not viable: {}", blockers(kernel, target)), None)
+        }
         VfioError::InvalidPath => Refusal::new(
             format!("{} is gone, or has no IOMMU group", target.device),
             Some(Errno::ENODEV),
         ),
-        error => Refusal::because(
-            format!("cannot open {} in group {group}", target.device),
-            &error,
-        )
-        .hint(
-            Errno::EBUSY,
-            "another process has the group or a device of it open",
-        )
-        .hint(
-            Errno::EACCES,
-            "its physical function is on vfio-pci and asks for a VF token",
-        ),
+        error => {
+            Refusal::because(format!("cannot open {} in group {group}", target.device), &error)
+                .hint(Errno::EBUSY, "another process has the group or a device of it open")
+                .hint(Errno::EACCES, "its physical function is on vfio-pci and asks for a VF token")
+        }
     })?;
-    Ok(Opened {
-        interface: "group",
-        device,
-        ops,
-    })
+    Ok(Opened { interface: "group", device, ops })
 }
 
 /// The members of the device's group that keep it from being viable: those on
@@ -208,27 +178,18 @@ fn open_group(
 fn blockers(kernel: &impl Kernel, target: &ProbeTarget) -> String {
     let read = || {
         let base = target.device.join("iommu_group/devices").ok()?;
-        let batch = ReadBatch {
-            base: base.clone(),
-            reads: vec![Read::names("")],
-        };
+        let batch = ReadBatch { base: base.clone(), reads: vec![Read::names("")] };
         let Ok(Value::Names(members)) = kernel.read_batch(&batch).pop()? else {
             return None;
         };
-        let reads = members
-            .iter()
-            .map(|member| Read::link(format!("{member}/driver")))
-            .collect();
+        let reads = members.iter().map(|member| Read::link(format!("{member}/driver"))).collect();
         let drivers = kernel.read_batch(&ReadBatch { base, reads });
-        let blocking = members
-            .iter()
-            .zip(drivers)
-            .filter_map(|(member, driver)| match driver {
-                Ok(Value::Link(driver)) if !is_harmless(&driver) => {
-                    Some(format!("{member} is bound to {driver}"))
-                }
-                _ => None,
-            });
+        let blocking = members.iter().zip(drivers).filter_map(|(member, driver)| match driver {
+            Ok(Value::Link(driver)) if !is_harmless(&driver) => {
+                Some(format!("{member} is bound to {driver}"))
+            }
+            _ => None,
+        });
         Some(blocking.collect::<Vec<_>>().join(", "))
     };
     let rule = "every device of it must be on a VFIO driver or on none";
@@ -243,11 +204,7 @@ fn is_harmless(driver: &str) -> bool {
 }
 
 fn look(opened: &Opened) -> Result<ProbeReport, Refusal> {
-    let Opened {
-        interface,
-        device,
-        ops,
-    } = opened;
+    let Opened { interface, device, ops } = opened;
     let fd = raw::vfio_device_fd(device);
     let refused = |what: &str, errno| Refusal::new(format!("{what}: {errno}"), Some(errno));
     let info = raw::vfio_device_info(fd)
@@ -286,12 +243,8 @@ fn look(opened: &Opened) -> Result<ProbeReport, Refusal> {
     report.interrupts = (0..info.num_irqs)
         .filter_map(|index| device.get_irq_info(index).map(|irq| (index, irq.count)))
         .collect();
-    report.migration = device
-        .query_migration_support()
-        .ok()
-        .flatten()
-        .map(migration_features)
-        .unwrap_or_default();
+    report.migration =
+        device.query_migration_support().ok().flatten().map(migration_features).unwrap_or_default();
     if report.can_reset {
         let reset = raw::vfio_device_reset(fd);
         report.reset = Some(reset.is_ok());
@@ -306,9 +259,7 @@ const PAGE_AT: GuestAddress = GuestAddress(0x0100_0000);
 
 fn map_a_page(ops: &dyn VfioOps) -> bool {
     let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    let size = size
-        .and_then(|size| usize::try_from(size).ok())
-        .unwrap_or(4096);
+    let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or(4096);
     GuestMemoryMmap::from_ranges(&[(PAGE_AT, size)])
         .is_ok_and(|memory| raw::map_and_unmap(ops, &memory).is_ok())
 }
@@ -316,12 +267,7 @@ fn map_a_page(ops: &dyn VfioOps) -> bool {
 /// Vendor and device id, the first four bytes of the config region.
 fn pci_ids(device: &VfioDevice, offset: u64) -> Option<(u16, u16)> {
     let mut bytes = [0; 4];
-    let read = pread(
-        raw::vfio_device_fd(device),
-        &mut bytes,
-        i64::try_from(offset).ok()?,
-    )
-    .ok()?;
+    let read = pread(raw::vfio_device_fd(device), &mut bytes, i64::try_from(offset).ok()?).ok()?;
     let [v0, v1, d0, d1] = bytes;
     (read == 4).then_some((u16::from_le_bytes([v0, v1]), u16::from_le_bytes([d0, d1])))
 }
@@ -340,10 +286,7 @@ fn migration_features(flags: u64) -> Vec<String> {
 
 impl Refusal {
     fn new(message: impl ToString, errno: Option<Errno>) -> Self {
-        Self {
-            message: message.to_string(),
-            errno: errno.map(|errno| errno as i32),
-        }
+        Self { message: message.to_string(), errno: errno.map(|errno| errno as i32) }
     }
 
     fn because(what: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
@@ -355,9 +298,7 @@ impl Refusal {
             if !message.contains(&text) {
                 message = format!("{message}: {text}");
             }
-            let io = error
-                .downcast_ref::<io::Error>()
-                .and_then(io::Error::raw_os_error);
+            let io = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
             let sys = error.downcast_ref::<vmm_sys_util::errno::Error>();
             errno = errno.or(io).or(sys.map(|sys| sys.errno()));
             next = error.source();
@@ -374,9 +315,7 @@ impl Refusal {
     }
 
     fn is_missing(&self) -> bool {
-        [Errno::ENOENT, Errno::ENODEV]
-            .iter()
-            .any(|errno| self.errno == Some(*errno as i32))
+        [Errno::ENOENT, Errno::ENODEV].iter().any(|errno| self.errno == Some(*errno as i32))
     }
 }
 
@@ -419,10 +358,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_one_line_with_ok_or_error() {
-        let refusal = Refusal {
-            message: "a\nb".into(),
-            errno: Some(16),
-        };
+        let refusal = Refusal { message: "a\nb".into(), errno: Some(16) };
         let line = serde_json::to_string(&Answer::Error(refusal)).unwrap();
         assert_eq!(line, r#"{"error":{"message":"a\nb","errno":16}}"#);
         let line = serde_json::to_string(&Answer::Ok(ProbeReport::default())).unwrap();
@@ -434,15 +370,8 @@ mod tests {
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
         let refusal = Refusal::because("opening", &VfioError::OpenGroup(busy, "12".into()));
         assert_eq!(refusal.errno, Some(libc::EBUSY));
-        assert!(
-            refusal.message.contains("/dev/vfio/12"),
-            "{}",
-            refusal.message
-        );
-        let hinted = refusal
-            .clone()
-            .hint(Errno::EBUSY, "held")
-            .hint(Errno::EPERM, "no");
+        assert!(refusal.message.contains("/dev/vfio/12"), "{}", refusal.message);
+        let hinted = refusal.clone().hint(Errno::EBUSY, "held").hint(Errno::EPERM, "no");
         assert_eq!(hinted.message, format!("{} (held)", refusal.message));
         let again = vmm_sys_util::errno::Error::new(libc::EINVAL);
         let refusal = Refusal::because("binding", &VfioError::VfioDeviceBindIommufd(again));

@@ -16,10 +16,7 @@ const PROBE: &str = env!("CARGO_BIN_EXE_vgpu-vfio-probe");
 
 #[test]
 fn a_missing_device_is_named() {
-    let programs = Programs {
-        probe: PROBE.into(),
-        ..Programs::default()
-    };
+    let programs = Programs { probe: PROBE.into(), ..Programs::default() };
     let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
     let target = ProbeTarget {
         device: SysPath::new("bus/pci/devices/ffff:ff:1f.7").unwrap(),
@@ -28,23 +25,15 @@ fn a_missing_device_is_named() {
     };
     let failure = kernel.probe(&target, Duration::from_secs(60)).unwrap_err();
     assert_eq!(failure.errno, Some(Errno::ENOENT), "{failure}");
-    assert!(
-        failure.message.starts_with("cannot open /dev/"),
-        "{failure}"
-    );
+    assert!(failure.message.starts_with("cannot open /dev/"), "{failure}");
 }
 
 #[test]
 fn wrong_arguments_are_answered_in_json() {
-    let output = Command::new(PROBE)
-        .args(["--device", "/etc/passwd"])
-        .output()
-        .unwrap();
+    let output = Command::new(PROBE).args(["--device", "/etc/passwd"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let Answer::Error(Refusal {
-        message,
-        errno: None,
-    }) = serde_json::from_slice(&output.stdout).unwrap()
+    let Answer::Error(Refusal { message, errno: None }) =
+        serde_json::from_slice(&output.stdout).unwrap()
     else {
         unreachable!("{output:?}")
     };

@@ -13,15 +13,9 @@ use vgpu_mdev::{
 
 fn main() -> ExitCode {
     let answer = match vfio::target(std::env::args().skip(1)) {
-        Err(message) => Answer::Error(Refusal {
-            message,
-            errno: None,
-        }),
+        Err(message) => Answer::Error(Refusal { message, errno: None }),
         Ok(target) => match RealKernel::new(&Roots::default(), Programs::default()) {
-            Err(error) => Answer::Error(Refusal {
-                message: error.to_string(),
-                errno: None,
-            }),
+            Err(error) => Answer::Error(Refusal { message: error.to_string(), errno: None }),
             Ok(kernel) => vfio::probe(&kernel, &target).map_or_else(Answer::Error, Answer::Ok),
         },
     };

@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use uuid::Uuid;
 
 use crate::{
-    claims::Claims,
+    claims::{Claims, Generation},
     config::Config,
     error::{Error, ErrorKind, Result},
     execute::Runner,
@@ -109,6 +109,8 @@ pub struct Engine {
     /// Scans of one GPU, one at a time, so that an older one never overwrites
     /// a newer one.
     scans: Turns,
+    /// Enumerations, one at a time, for the same reason.
+    enumerating: Mutex<()>,
     rescans: Arc<Rescans>,
     /// The vGPUs that a request works on now: nobody else settles their claims.
     at_work: Mutex<BTreeSet<Uuid>>,
@@ -150,6 +152,7 @@ impl Engine {
             host: ArcSwap::default(),
             plans: Turns::default(),
             scans: Turns::default(),
+            enumerating: Mutex::default(),
             rescans: Arc::default(),
             at_work: Mutex::default(),
             looks: Mutex::default(),
@@ -266,10 +269,15 @@ impl Engine {
         })
     }
 
-    /// Marks a vGPU as worked on until the mark is dropped.
-    fn work_on(&self, uuid: Uuid) -> AtWork<'_> {
-        lock(&self.at_work).insert(uuid);
-        AtWork { engine: self, uuid }
+    /// Marks a vGPU as worked on until the mark is dropped; `None` when another
+    /// request works on it.
+    fn work_on(&self, uuid: Uuid) -> Option<AtWork<'_>> {
+        lock(&self.at_work).insert(uuid).then(|| AtWork { engine: self, uuid })
+    }
+
+    /// Tells a device of this boot from a later one at its address.
+    fn generation(&self, inode: u64) -> Generation {
+        Generation { boot_id: self.boot_id.clone(), inode }
     }
 }
 

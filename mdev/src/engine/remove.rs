@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use uuid::Uuid;
 
 use crate::{
-    claims::{Claim, Phase},
+    claims::Claim,
     error::{Error, ErrorKind, Result},
     execute::Cause,
     framework::{mdev, sriov},
@@ -39,7 +39,14 @@ impl Engine {
         }
         // A forced removal can wait for ever: it takes its vGPU alone.
         let turn = if options.force { None } else { Some(self.turn(&vgpu.gpu, &tried)?) };
-        let work = self.work_on(uuid);
+        let Some(work) = self.work_on(uuid) else {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "being-removed",
+                tried,
+                "it is being made or removed already",
+            ));
+        };
         let claim = self.claims.begin_removal(uuid)?;
         let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
         match &result {
@@ -48,7 +55,7 @@ impl Engine {
             }
             // It still hangs: once it is gone, a scan ends the claim.
             Err(error) if error.kind() == ErrorKind::Stuck => {}
-            Err(_) => self.claims.advance(uuid, Phase::Active, None)?,
+            Err(_) => self.claims.end_removal(uuid),
         }
         drop(work);
         match vgpu.framework {

@@ -40,7 +40,8 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Pr
             // Each free VF offers one, however few the GPU has left.
             let framebuffer = text::framebuffer(&facts.description);
             let taken = sizes.iter().filter(|size| **size == framebuffer).count() as u32;
-            let available = stated.map_or(available, |all| available.min(all.saturating_sub(taken)));
+            let available =
+                stated.map_or(available, |all| available.min(all.saturating_sub(taken)));
             let name = facts.name.clone().unwrap_or_else(|| id.to_string());
             Profile {
                 id: id.clone(),

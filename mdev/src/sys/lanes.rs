@@ -224,7 +224,15 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
         Op::ReadBatch(batches) => {
             let mut readings = Vec::with_capacity(batches.iter().map(|b| b.reads.len()).sum());
             for batch in batches {
-                readings.extend(kernel.read_batch(batch));
+                for (reading, read) in kernel.read_batch(batch).into_iter().zip(&batch.reads) {
+                    match reading {
+                        Err(errno) if tells_nothing(errno) => {
+                            let path = format!("{}/{}", batch.base, read.path);
+                            return Err(refused(path, errno));
+                        }
+                        reading => readings.push(reading),
+                    }
+                }
             }
             Ok(Observed::Read(readings))
         }
@@ -259,6 +267,13 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
             .map(Observed::Tool)
             .map_err(|errno| refused(tool.to_string(), errno)),
     }
+}
+
+/// Whether an errno is about this process or the system's memory and says
+/// nothing about what was to be read: taken for an absence, it would end the
+/// claims of vGPUs that are there.
+fn tells_nothing(errno: Errno) -> bool {
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EINTR)
 }
 
 /// A poisoned lock is one whose holder panicked between two plain assignments:

@@ -24,12 +24,7 @@ pub(super) fn getdents64(dir: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize
     // SAFETY: the descriptor is open for the borrow's life, and the kernel
     // writes at most `buffer.len()` bytes into the exclusively borrowed buffer.
     let read = unsafe {
-        libc::syscall(
-            libc::SYS_getdents64,
-            dir.as_raw_fd(),
-            buffer.as_mut_ptr(),
-            buffer.len(),
-        )
+        libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
     };
     Errno::result(read).map(|read| usize::try_from(read).unwrap_or(0))
 }
@@ -42,22 +37,12 @@ pub(super) fn getdents64(dir: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize
 pub(super) fn char_device(dir: BorrowedFd<'_>, name: &CStr) -> Result<Option<(u32, u32)>, Errno> {
     let flags = libc::AT_STATX_DONT_SYNC
         | libc::AT_NO_AUTOMOUNT
-        | if name.is_empty() {
-            libc::AT_EMPTY_PATH
-        } else {
-            0
-        };
+        | if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the descriptor is open for the borrow's life, `name` ends with a
     // NUL, and `found` is a writable `struct statx`.
     let done = unsafe {
-        libc::statx(
-            dir.as_raw_fd(),
-            name.as_ptr(),
-            flags,
-            libc::STATX_TYPE,
-            found.as_mut_ptr(),
-        )
+        libc::statx(dir.as_raw_fd(), name.as_ptr(), flags, libc::STATX_TYPE, found.as_mut_ptr())
     };
     Errno::result(done)?;
     // SAFETY: all zeroes is a valid `struct statx`, and the kernel filled it.
@@ -84,12 +69,7 @@ pub(super) fn seal_descriptors(command: &mut Command) {
     unsafe {
         command.pre_exec(|| {
             let flags = libc::CLOSE_RANGE_CLOEXEC;
-            match Errno::result(libc::syscall(
-                libc::SYS_close_range,
-                3,
-                libc::c_uint::MAX,
-                flags,
-            )) {
+            match Errno::result(libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flags)) {
                 // Before Linux 5.11 there is no such call or flag; all
                 // descriptors that we opened are close-on-exec anyway.
                 Ok(_) | Err(Errno::ENOSYS | Errno::EINVAL) => Ok(()),
@@ -134,10 +114,7 @@ pub(crate) fn vfio_device_fd(device: &VfioDevice) -> BorrowedFd<'_> {
 
 /// `VFIO_DEVICE_GET_INFO`.
 pub(crate) fn vfio_device_info(device: BorrowedFd<'_>) -> Result<vfio_device_info, Errno> {
-    let mut info = vfio_device_info {
-        argsz: argsz::<vfio_device_info>(),
-        ..Default::default()
-    };
+    let mut info = vfio_device_info { argsz: argsz::<vfio_device_info>(), ..Default::default() };
     // SAFETY: the descriptor is open, and `info` is the structure that this
     // request takes, with its true size in `argsz`.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), vfio_request(7), &raw mut info) };
@@ -149,11 +126,8 @@ pub(crate) fn vfio_region_info(
     device: BorrowedFd<'_>,
     index: u32,
 ) -> Result<vfio_region_info, Errno> {
-    let mut info = vfio_region_info {
-        argsz: argsz::<vfio_region_info>(),
-        index,
-        ..Default::default()
-    };
+    let mut info =
+        vfio_region_info { argsz: argsz::<vfio_region_info>(), index, ..Default::default() };
     // SAFETY: as in `vfio_device_info`; capabilities that do not fit `argsz`
     // are left out by the kernel.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), vfio_request(8), &raw mut info) };
