@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use uuid::Uuid;
 
 use crate::{
-    claims::Claim,
+    claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
     execute::Cause,
     framework::{mdev, sriov},
@@ -47,13 +47,16 @@ impl Engine {
                 "it is being made or removed already",
             ));
         };
+        if let Some(claim) = self.claims.get(uuid) {
+            self.end_hung_removal(&claim);
+        }
         let claim = self.claims.begin_removal(uuid)?;
         let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
         match &result {
             Ok(()) => {
                 self.claims.release(uuid);
             }
-            // It still hangs: once it is gone, a scan ends the claim.
+            // It may still hang: a scan ends the claim or the removal.
             Err(error) if error.kind() == ErrorKind::Stuck => {}
             Err(_) => self.claims.end_removal(uuid),
         }
@@ -64,6 +67,24 @@ impl Engine {
         }
         drop(turn);
         result
+    }
+
+    /// Makes a vGPU removable again whose removal hung and came back with
+    /// something still to be done. Nobody works on it.
+    pub(super) fn end_hung_removal(&self, claim: &Claim) {
+        if claim.phase != Phase::Removing {
+            return;
+        }
+        let functions = claim.functions.iter().map(|f| LaneKey::Function(f.address));
+        let mut lanes = functions.chain([LaneKey::Mdev(claim.uuid)]);
+        // A lane that hangs says so at once.
+        let hangs = |lane: LaneKey| {
+            let nothing = Op::ReadBatch(Vec::new());
+            self.executor.run(&lane, nothing, Deadline::after(self.timing.read)).is_err()
+        };
+        if !lanes.any(hangs) {
+            self.claims.end_removal(claim.uuid);
+        }
     }
 
     fn remove_claimed(

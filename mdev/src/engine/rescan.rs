@@ -469,7 +469,6 @@ impl Engine {
         if lock(&self.at_work).contains(&claim.uuid) {
             return;
         }
-        let is_mdev = claim.framework == Framework::Mdev;
         let is_other =
             |inode| claim.generation.as_ref().is_some_and(|known| *known != self.generation(inode));
         let ended = match (claim.phase, device) {
@@ -487,12 +486,10 @@ impl Engine {
                 }
                 false
             }
-            // The kernel let go of it, with the rest still to be done.
-            (Phase::Removing, Some((_, false))) if !is_mdev => {
-                self.claims.end_removal(claim.uuid);
+            (Phase::Removing, Some(_)) => {
+                self.end_hung_removal(claim);
                 false
             }
-            (Phase::Removing, Some(_)) => false,
         };
         if ended {
             tracing::info!("vGPU {} is gone; its claim ends", claim.uuid);
