@@ -276,6 +276,11 @@ impl Claims {
         self.lock().claims.get(&uuid).cloned()
     }
 
+    /// Whether a vGPU is ours and nobody makes or removes it.
+    pub fn is_active(&self, uuid: Uuid) -> bool {
+        self.lock().claims.get(&uuid).is_some_and(|claim| claim.phase == Phase::Active)
+    }
+
     /// The claim on a function.
     pub fn of_function(&self, address: PciAddress) -> Option<Claim> {
         let table = self.lock();

@@ -38,6 +38,9 @@ pub struct Failure {
     pub cause: Cause,
     /// What could not be undone, in words.
     pub undo_failures: Vec<String>,
+    /// What was not undone since the kernel hangs, and is to be once it has
+    /// come back, in this order.
+    pub owed: Vec<Undo>,
 }
 
 /// Why a step failed.
@@ -108,9 +111,9 @@ impl Runner<'_> {
                 self.step(step)
             };
             if let Err(Halt { cause, begun }) = result {
-                let undo_failures = self.undo(plan, n + usize::from(begun));
+                let (undo_failures, owed) = self.undo(plan, n + usize::from(begun));
                 self.journal.record(&Record::End { plan: plan.id, done: false });
-                return Err(Failure { step: n, cause, undo_failures });
+                return Err(Failure { step: n, cause, undo_failures, owed });
             }
             self.journal.record(&Record::Observed { plan: plan.id, step: n });
         }
@@ -271,23 +274,44 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Undoes the first `begun` steps, the last one first.
-    fn undo(&self, plan: &Plan, begun: usize) -> Vec<String> {
+    /// Undoes the first `begun` steps, the last one first, up to one that hangs:
+    /// autoprobe must not be on again before the count is back.
+    fn undo(&self, plan: &Plan, begun: usize) -> (Vec<String>, Vec<Undo>) {
         let mut failures = Vec::new();
+        let mut owed = Vec::new();
         for (n, step) in plan.steps.iter().enumerate().take(begun).rev() {
             if step.undo.is_empty() {
                 continue;
             }
             self.journal.record(&Record::Undoing { plan: plan.id, step: n });
-            for Undo { lane, write } in &step.undo {
-                if let Err(error) = self.write(lane, write)
-                    && !undone_already(&error)
-                {
-                    failures.push(error.to_string());
+            for undo in &step.undo {
+                if !owed.is_empty() {
+                    owed.push(undo.clone());
+                    continue;
+                }
+                match self.undo_one(undo) {
+                    Err(error) => {
+                        if error.is_stuck() {
+                            owed.push(undo.clone());
+                        }
+                        failures.push(error.to_string());
+                    }
+                    Ok(()) => {}
                 }
             }
         }
-        failures
+        (failures, owed)
+    }
+
+    /// Undoes one write; that there is nothing to undo is no error.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or that it hangs.
+    pub fn undo_one(&self, Undo { lane, write }: &Undo) -> Result<(), OpError> {
+        match self.write(lane, write) {
+            Err(error) if !undone_already(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -198,7 +198,9 @@ impl Change {
 fn look_again(host: &Simulated) {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let seen = host.engine.rescan().is_ok();
+        // Waits for its turn, and with it for what is undone late.
+        let refused = host.set_vfs(FLEX, u32::MAX).unwrap_err();
+        let seen = refused.code() == "too-many-functions" && host.engine.rescan().is_ok();
         let writes_end = host.kernel.writes().iter().all(|write| write.result.is_some());
         let snapshot = host.engine.snapshot();
         if seen && writes_end && snapshot.gpus().all(|gpu| gpu.state == GpuState::Ready) {

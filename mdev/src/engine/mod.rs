@@ -1,10 +1,11 @@
 //! The engine: the one object that the daemon and the tests talk to.
 //!
 //! [`rescan`] turns kernel events into looks at the kernel; `create`, `remove`
-//! and `vf_count` plan and run changes; `device` opens, probes and finds
-//! holders.
+//! and `vf_count` plan and run changes, and `debts` undoes late what hung;
+//! `device` opens, probes and finds holders.
 
 mod create;
+mod debts;
 mod device;
 mod failure;
 mod remove;
@@ -31,7 +32,7 @@ use crate::{
     hub::Hub,
     journal::{Journal, TraceOnly},
     model::{Change, GpuId, InUse, Snapshot, VgpuName},
-    plan::Plan,
+    plan::{Plan, Undo},
     publisher::Publisher,
     request::Control,
     scan::HostFacts,
@@ -116,6 +117,8 @@ pub struct Engine {
     at_work: Mutex<BTreeSet<Uuid>>,
     /// What the last look for holders found.
     looks: Mutex<BTreeMap<Uuid, (InUse, Instant)>>,
+    /// What is still to be undone, since the kernel hung.
+    debts: Mutex<BTreeMap<GpuId, Vec<Undo>>>,
 }
 
 impl Engine {
@@ -156,6 +159,7 @@ impl Engine {
             rescans: Arc::default(),
             at_work: Mutex::default(),
             looks: Mutex::default(),
+            debts: Mutex::default(),
         });
         engine.rescan()?;
         Rescans::start(&engine);
@@ -245,20 +249,28 @@ impl Engine {
         control: &Control,
         limit: Duration,
     ) -> std::result::Result<(), crate::execute::Failure> {
-        let runner = Runner {
+        self.runner(limit).run(plan, control)
+    }
+
+    fn runner(&self, limit: Duration) -> Runner<'_> {
+        Runner {
             executor: &*self.executor,
             hub: &self.hub,
             journal: &*self.journal,
             write_limit: limit,
             show_limit: self.timing.show,
-        };
-        runner.run(plan, control)
+        }
     }
 
-    /// Waits for the turn on a GPU.
+    /// Waits for the turn on a GPU, and first finishes what an earlier change
+    /// left.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
         let turn = self.timing.turn;
-        self.plans.take(gpu, Deadline::after(turn)).ok_or_else(|| {
+        let taken = self.plans.take(gpu, Deadline::after(turn));
+        if taken.is_some() {
+            self.pay(gpu);
+        }
+        taken.ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
                 "gpu-busy",

@@ -8,7 +8,6 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
-    execute::Cause,
     framework::{mdev, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
     plan::Plan,
@@ -30,15 +29,16 @@ impl Engine {
     /// When it is foreign, held or the kernel refuses.
     pub fn remove(&self, uuid: Uuid, options: RemoveOptions, control: &Control) -> Result<()> {
         let tried = format!("removing vGPU {uuid}");
-        let snapshot = self.snapshot();
-        let Some(vgpu) = snapshot.vgpu(uuid) else {
-            return Err(failure::no_such_vgpu(tried));
+        let find = || match self.snapshot().vgpu(uuid) {
+            None => Err(failure::no_such_vgpu(&*tried)),
+            Some(vgpu) if !vgpu.managed => Err(failure::foreign(&*tried, vgpu)),
+            Some(vgpu) => Ok(vgpu.clone()),
         };
-        if !vgpu.managed {
-            return Err(failure::foreign(tried, vgpu));
-        }
+        let gpu = find()?.gpu.clone();
         // A forced removal can wait for ever: it takes its vGPU alone.
-        let turn = if options.force { None } else { Some(self.turn(&vgpu.gpu, &tried)?) };
+        let turn = if options.force { None } else { Some(self.turn(&gpu, &tried)?) };
+        // Somebody may have removed it meanwhile.
+        let vgpu = &find()?;
         let Some(work) = self.work_on(uuid) else {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -66,7 +66,10 @@ impl Engine {
             Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
         }
         drop(turn);
-        result
+        // Whoever was faster, and whatever failed: it is gone, as was asked. A
+        // function that is gone has still to be given back.
+        let is_gone = claim.framework == Framework::Mdev && self.snapshot().vgpu(uuid).is_none();
+        if is_gone { Ok(()) } else { result }
     }
 
     /// Makes a vGPU removable again whose removal hung and came back with
@@ -140,10 +143,6 @@ impl Engine {
         let limit = if options.force { FORCED_LIMIT } else { self.timing.write };
         match self.run(&plan, control, limit) {
             Ok(()) => Ok(()),
-            // Somebody else was faster: it is gone, as was asked.
-            Err(failed) if claim.framework == Framework::Mdev && already_gone(&failed.cause) => {
-                Ok(())
-            }
             Err(failed) => Err(failure::of_plan(
                 tried,
                 failed,
@@ -190,10 +189,6 @@ impl Engine {
             Err(error) => Err(failure::of_op(tried, error)),
         }
     }
-}
-
-fn already_gone(cause: &Cause) -> bool {
-    matches!(cause, Cause::Op(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)))
 }
 
 fn held(vgpu: &Vgpu, tried: &str) -> Error {

@@ -225,11 +225,13 @@ impl Engine {
             for _ in 1..cores + 2 {
                 scope.spawn(|| {
                     while let Some(gpu) = next() {
+                        self.pay_if_free(&gpu);
                         self.scan_gpu(&gpu);
                     }
                 });
             }
             while let Some(gpu) = next() {
+                self.pay_if_free(&gpu);
                 self.scan_gpu(&gpu);
             }
         });
@@ -237,6 +239,9 @@ impl Engine {
     }
 
     fn follow(self: &Arc<Self>, work: &Work) {
+        if let Work::Gpu(gpu, _) = work {
+            self.pay_if_free(gpu);
+        }
         match work {
             Work::Host { all } => match self.enumerate(*all) {
                 Ok(changed) => changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu))),

@@ -119,7 +119,10 @@ impl Engine {
             base_revision: snapshot.revision(),
             steps,
         };
-        let result = self.run(&plan, control, self.timing.write);
+        let mut result = self.run(&plan, control, self.timing.write);
+        if let Err(failed) = &mut result {
+            self.owe(gpu, std::mem::take(&mut failed.owed));
+        }
         // Enumerated as well, so that events of the new VFs find their GPU.
         self.refresh_host(gpu);
         let context = Context { has_driver: pci.driver.is_some(), has_free_instances: false };

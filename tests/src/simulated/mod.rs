@@ -53,6 +53,11 @@ impl Simulated {
         Self::start(&HostSpec::builtin().unwrap(), config, timing)
     }
 
+    /// A host with the text of a `host.toml`.
+    pub fn on(spec: &HostSpec, config: &str) -> Self {
+        Self::start(spec, config, TIMING)
+    }
+
     /// A described host with the text of a `host.toml`.
     pub fn described(host: &str, config: &str) -> Self {
         Self::start(&HostSpec::parse(host, "host.toml").unwrap(), config, TIMING)
