@@ -35,7 +35,7 @@ lab-shell:
 
 bench:
 	@tests/setup.sh bench
-	@tests/bench.sh
+	@tests/bench/run.sh
 
 # Where the programs go, and where the system's own services look for files.
 PREFIX ?= /usr/local

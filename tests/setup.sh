@@ -20,7 +20,7 @@ BUS=('dbus-daemon dbus-daemon' 'systemd busctl' 'libglib2.0-bin gdbus')
 needs=("${BUILD[@]}")
 case ${1:-} in
 demo) needs+=("${BUS[@]}") ;;
-test) needs+=("${BUS[@]}" 'polkitd pkaction') ;;
+test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3') ;;
 check) needs+=("${BUS[@]}" 'shellcheck shellcheck' 'mandoc mandoc') ;;
 lab | bench | install) ;;
 *)

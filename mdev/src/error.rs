@@ -42,7 +42,11 @@ pub enum ErrorKind {
 /// A failure: what was tried, on which path, the kernel's answer, the likely
 /// cause and the remedy.
 #[derive(Debug, Clone)]
-pub struct Error {
+pub struct Error(Box<Details>);
+
+/// What an error tells, in a box: results are small, and errors rare.
+#[derive(Debug, Clone)]
+struct Details {
     kind: ErrorKind,
     tried: String,
     cause: String,
@@ -67,7 +71,7 @@ impl Error {
         tried: impl Into<String>,
         cause: impl Into<String>,
     ) -> Self {
-        Self {
+        Self(Box::new(Details {
             kind,
             tried: tried.into(),
             cause: cause.into(),
@@ -78,36 +82,36 @@ impl Error {
             holder: None,
             undo_failures: Vec::new(),
             source: None,
-        }
+        }))
     }
 
     /// Says what would help.
     pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.0.remedy = Some(remedy.into());
         self
     }
 
     /// Names the path that it was about.
     pub(crate) fn at(mut self, path: impl fmt::Display) -> Self {
-        self.path = Some(path.to_string());
+        self.0.path = Some(path.to_string());
         self
     }
 
     /// Names the process that is in the way.
     pub(crate) fn held_by(mut self, holder: Holder) -> Self {
-        self.holder = Some(holder);
+        self.0.holder = Some(holder);
         self
     }
 
     /// Keeps the operation's own error as source, with its path and errno.
     pub(crate) fn because(mut self, source: OpError) -> Self {
         if let OpError::Kernel { path, errno, .. } = &source {
-            self.path = Some(path.clone());
-            self.errno = Some(*errno);
+            self.0.path = Some(path.clone());
+            self.0.errno = Some(*errno);
         } else {
-            self.errno = source.errno();
+            self.0.errno = source.errno();
         }
-        self.source = Some(Box::new(source));
+        self.0.source = Some(Box::new(source));
         self
     }
 
@@ -115,37 +119,37 @@ impl Error {
     pub(crate) fn undo_failed(mut self, failures: Vec<String>) -> Self {
         if !failures.is_empty() {
             // That the kernel hangs says more, and explains the rest.
-            if self.kind != ErrorKind::Stuck {
-                self.kind = ErrorKind::Degraded;
+            if self.0.kind != ErrorKind::Stuck {
+                self.0.kind = ErrorKind::Degraded;
             }
-            self.undo_failures = failures;
+            self.0.undo_failures = failures;
         }
         self
     }
 
     /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// A stable code that tells causes of one kind apart.
     pub fn code(&self) -> &'static str {
-        self.code
+        self.0.code
     }
 
     /// The path that it was about.
     pub fn path(&self) -> Option<&str> {
-        self.path.as_deref()
+        self.0.path.as_deref()
     }
 
     /// The kernel's answer.
     pub fn errno(&self) -> Option<Errno> {
-        self.errno
+        self.0.errno
     }
 
     /// The process that is in the way.
     pub fn holder(&self) -> Option<&Holder> {
-        self.holder.as_ref()
+        self.0.holder.as_ref()
     }
 
     /// How the text of an error names the process in the way.
@@ -155,30 +159,30 @@ impl Error {
 
     /// What could not be undone.
     pub fn undo_failures(&self) -> &[String] {
-        &self.undo_failures
+        &self.0.undo_failures
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.tried)?;
-        if let Some(path) = &self.path {
+        write!(f, "{}", self.0.tried)?;
+        if let Some(path) = &self.0.path {
             write!(f, " ({path}")?;
-            match &self.errno {
+            match &self.0.errno {
                 Some(errno) => write!(f, ": {errno:?})")?,
                 None => f.write_str(")")?,
             }
-        } else if let Some(errno) = &self.errno {
+        } else if let Some(errno) = &self.0.errno {
             write!(f, " ({errno:?})")?;
         }
-        write!(f, ": {}", self.cause)?;
-        if let Some(holder) = &self.holder {
+        write!(f, ": {}", self.0.cause)?;
+        if let Some(holder) = &self.0.holder {
             f.write_str(&Self::holder_words(holder))?;
         }
-        if let Some(remedy) = &self.remedy {
+        if let Some(remedy) = &self.0.remedy {
             write!(f, "; {remedy}")?;
         }
-        for failure in &self.undo_failures {
+        for failure in &self.0.undo_failures {
             write!(f, "; could not be undone: {failure}")?;
         }
         Ok(())
@@ -187,6 +191,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref().map(|source| source as _)
     }
 }

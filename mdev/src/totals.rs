@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     model::{GpuId, TypeId},
-    scan::GpuFacts,
+    scan::{GpuFacts, text},
     store::{Store, StoreError},
 };
 
@@ -43,14 +43,17 @@ impl Totals {
         Ok(Self { seen: Mutex::new(seen), store })
     }
 
-    /// Takes note of what a GPU has available now.
+    /// Takes note of what a GPU has available now, of the types whose driver does
+    /// not say how many fit.
     pub fn learn(&self, facts: &GpuFacts) {
         if facts.parents.is_empty() {
             return;
         }
         let mut available: BTreeMap<&TypeId, u32> = BTreeMap::new();
-        for (id, (_, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
-            *available.entry(id).or_default() += count;
+        for (id, (of_type, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
+            if text::max_instance(&of_type.description).is_none() {
+                *available.entry(id).or_default() += count;
+            }
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen.entry(facts.id.clone()).or_default();

@@ -133,12 +133,25 @@ fn open_cdev(kernel: &impl Kernel, cdev: &NodePath, iommu: File) -> Result<Opene
     let file = kernel
         .open_node(cdev)
         .map_err(|errno| Refusal::new(format!("cannot open {cdev}: {errno}"), Some(errno)))?;
+    bind_named(&cdev.to_string(), file.into(), iommu)
+}
+
+/// Binds an opened cdev to an opened `/dev/iommu`, as a VMM does with what it
+/// was handed.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn bind(device: File, iommu: File) -> Result<Opened, Refusal> {
+    bind_named("the device", device, iommu)
+}
+
+fn bind_named(name: &str, device: File, iommu: File) -> Result<Opened, Refusal> {
     let iommufd = Arc::new(IommuFd::new_from_fd(iommu));
     let ops = VfioIommufd::new(iommufd, None, None)
         .map_err(|error| Refusal::because("cannot make an address space in /dev/iommu", &error))?;
     let ops = Arc::new(ops);
-    let device = VfioDevice::new_from_fd(File::from(file), ops.clone(), true).map_err(|error| {
-        let refusal = Refusal::because(format!("cannot bind {cdev} to an iommufd"), &error);
+    let device = VfioDevice::new_from_fd(device, ops.clone(), true).map_err(|error| {
+        let refusal = Refusal::because(format!("cannot bind {name} to an iommufd"), &error);
         refusal
             .hint(Errno::EINVAL, "another process may have bound it already")
             .hint(Errno::EBUSY, "another process has its group open")

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use report::{figure, median};
+use report::{fast_dir, figure, median};
 use vgpu_tests::generated::BigHost;
 
 const ROUNDS: usize = 20;
@@ -60,12 +60,6 @@ fn run() -> Result<()> {
         ensure!(status.success(), "with {mdevs} mdevs: {status}");
     }
     Ok(())
-}
-
-/// Memory, where there is some: the disk's share would be noise.
-fn fast_dir() -> PathBuf {
-    let shm = Path::new("/dev/shm");
-    if shm.is_dir() { shm.to_owned() } else { env::temp_dir() }
 }
 
 fn measure(mdevs: u32) -> Result<()> {

@@ -68,7 +68,11 @@ impl Tree {
         Self::parse(&text).map_err(|(line, what)| error(line, what))
     }
 
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    /// Parses the text of a tree.
+    ///
+    /// # Errors
+    /// The line, 0 for the whole, and what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut tree = Self::default();
         let mut section = Section::default();
         for (number, line) in text.lines().enumerate() {

@@ -1,5 +1,6 @@
 //! Every tree in `tests/fixtures`, from its file to the picture that the engine
 //! has of it. A new tree needs no code: `cargo insta review` shows its picture.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::{fs, path::Path};
 

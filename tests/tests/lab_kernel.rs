@@ -18,6 +18,7 @@ use vgpu_mdev::sys::{
     HolderQuery, Kernel, KernelEvent, NodePath, ProbeTarget, Read, ReadBatch, SysPath, Value,
     real::{MonitorHandle, MonitorItem, Programs, RealKernel, Roots, monitor},
 };
+use vgpu_tests::lab;
 
 /// Several times what the emulated machine needs.
 const LONG: Duration = Duration::from_secs(60);
@@ -25,15 +26,6 @@ const PF: &str = "bus/pci/devices/0000:02:00.0";
 const MTTY: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
 const MBOCHS: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa2001";
 const MDPY: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa3001";
-
-/// Whether this runs in the lab.
-fn in_lab() -> bool {
-    let lab = env::var_os("VGPU_LAB").is_some_and(|lab| lab == "1");
-    if !lab {
-        eprintln!("not in the lab: nothing was tested (see tests/lab/README.md)");
-    }
-    lab
-}
 
 fn sys(path: impl Into<String>) -> SysPath {
     SysPath::new(path).unwrap()
@@ -137,9 +129,7 @@ fn ways(target: &ProbeTarget) -> Vec<(&'static str, ProbeTarget)> {
 
 #[test]
 fn mdevs_are_probed() {
-    if !in_lab() {
-        return;
-    }
+    lab::require();
     let lab = Lab::new();
     // Of the sample drivers' sources: PCI ids, and the size of region 0.
     for (parent, kind, uuid, ids, size) in [
@@ -165,9 +155,7 @@ fn mdevs_are_probed() {
 
 #[test]
 fn a_virtual_function_is_probed_and_reset() {
-    if !in_lab() {
-        return;
-    }
+    lab::require();
     let lab = Lab::new();
     lab.write(&format!("{PF}/sriov_drivers_autoprobe"), "0");
     lab.write(&format!("{PF}/sriov_numvfs"), "1");
@@ -194,9 +182,7 @@ fn a_virtual_function_is_probed_and_reset() {
 
 #[test]
 fn a_held_device_names_its_holder() {
-    if !in_lab() {
-        return;
-    }
+    lab::require();
     let lab = Lab::new();
     let target = lab.create("mtty", "mtty-1", MTTY);
     let group = target.group.clone().unwrap();
@@ -226,9 +212,7 @@ fn a_held_device_names_its_holder() {
 
 #[test]
 fn a_group_that_is_not_viable_names_its_members() {
-    if !in_lab() {
-        return;
-    }
+    lab::require();
     let lab = Lab::new();
     // The chipset's functions share a group: the SMBus to VFIO, while the
     // SATA controller keeps its host driver.
@@ -253,9 +237,7 @@ fn a_group_that_is_not_viable_names_its_members() {
 
 #[test]
 fn a_parent_that_comes_and_goes_is_seen() {
-    if !in_lab() {
-        return;
-    }
+    lab::require();
     let lab = Lab::new();
     let modprobe = |argument| {
         let status = Command::new("modprobe").args([argument, "mdpy"]).status().unwrap();

@@ -203,7 +203,7 @@ fn what_is_held_is_not_removed_and_its_holder_is_named() {
         let path = vgpu_mdev::sys::NodePath::new(node.path.clone()).unwrap();
         let guard = host.kernel.hold(&path, 4242, "qemu-system-x86").unwrap();
         let error = host.remove(uuid).unwrap_err();
-        assert_eq!((error.kind(), error.code()), (ErrorKind::Busy, "held"), "{error}");
+        assert_eq!((error.kind(), error.code()), (Busy, "held"), "{error}");
         let holder = error.holder().unwrap();
         assert_eq!((holder.pid, &*holder.command), (4242, "qemu-system-x86"));
         assert_eq!(host.engine.held_by(4242).unwrap(), [uuid]);
@@ -253,4 +253,12 @@ fn wait_until(host: &Simulated, done: impl Fn() -> bool) {
     while !done() {
         wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no change within 20 s");
     }
+}
+
+#[test]
+fn a_process_that_is_closed_to_us_does_not_stop_a_removal() {
+    let host = Simulated::builtin();
+    let uuid = host.create("mtty-1").unwrap();
+    host.kernel.fail("proc", FaultOn::Read(Calls::All), Errno::EACCES);
+    host.remove(uuid).unwrap();
 }

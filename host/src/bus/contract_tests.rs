@@ -70,3 +70,12 @@ fn every_method_of_ours_has_a_rule() {
         assert!(vgpu_polkit::rule(method.interface, method.member).is_some(), "{method:?}");
     }
 }
+
+#[test]
+fn the_bus_policy_lets_exactly_these_interfaces_through() {
+    let policy = include_str!("../../data/org.vgpu.Host1.conf");
+    let allowed = policy.split("send_interface=\"").skip(1);
+    let allowed: BTreeSet<_> = allowed.filter_map(|rest| rest.split('"').next()).collect();
+    let served: BTreeSet<_> = METHODS.iter().map(|method| method.interface).collect();
+    assert_eq!(allowed, served);
+}

@@ -148,6 +148,7 @@ pub(crate) async fn set_vf_count(
     let (engine, gpu, control) = (service.engine.clone(), gpu.id.clone(), work.control());
     work.run(
         service,
+        call,
         move || engine.set_vf_count(&gpu, count, &control),
         |_, job| call.reply(&(job,)),
     )

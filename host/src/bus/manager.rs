@@ -215,6 +215,7 @@ pub(crate) async fn create_vgpu(
     let (engine, control) = (service.engine.clone(), work.control());
     work.run(
         service,
+        call,
         move || engine.create(&request, &control),
         |made, job| {
             let uuid = made.as_ref().map_or(uuid, |made| made.uuid);

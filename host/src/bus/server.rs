@@ -64,8 +64,6 @@ pub(crate) enum Outgoing {
     Change(Change),
     /// The answer to a call.
     Reply(Call, Result<Message, Fault>),
-    /// Anything else.
-    Message(Message),
     /// A job has begun.
     JobNew(Arc<Job>),
     /// A job is over.
@@ -173,7 +171,6 @@ impl Server {
                 }
             }
             Outgoing::Reply(call, answer) => self.answer(call.message(), answer).await?,
-            Outgoing::Message(message) => self.connection.send(&message).await?,
             Outgoing::JobNew(job) => self.connection.send_all(&signals::job_new(&job)?).await?,
             Outgoing::JobRemoved(job, end) => {
                 self.service.jobs.end(job.id);
@@ -185,12 +182,16 @@ impl Server {
 
     /// Answers a call at once, or starts to work on it.
     async fn take(&mut self, message: Message) -> Result<(), ServeError> {
+        let size = message.data().len();
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| self.dispatch(&message)));
         match found.unwrap_or_else(|panic| Err(work::panicked(&*panic))) {
-            Ok(None) => Ok(()),
-            Ok(Some(reply)) => self.answer(&message, Ok(reply)).await,
-            Err(fault) => self.answer(&message, Err(fault)).await,
+            Ok(None) => {}
+            Ok(Some(reply)) => self.answer(&message, Ok(reply)).await?,
+            Err(fault) => self.answer(&message, Err(fault)).await?,
         }
+        drop(message);
+        memory::give_back_after(size);
+        Ok(())
     }
 
     async fn answer(
@@ -276,13 +277,10 @@ impl Server {
                 format!("{}.{} is for nobody", method.interface, method.member),
             ));
         };
-        match method.handler {
-            Handler::GetGpu => return manager::get_gpu(&self.picture, &call).map(Some),
-            Handler::GetVgpu => return manager::get_vgpu(&self.picture, &call).map(Some),
-            Handler::ListGpus => return manager::list_gpus(&self.picture, &call).map(Some),
-            Handler::ListProfiles => return manager::list_profiles(&self.picture, &call).map(Some),
-            Handler::ListVgpus => return manager::list_vgpus(&self.picture, &call).map(Some),
-            _ => {}
+        if rule == Rule::Everyone
+            && let Some(answer) = self.look(&call)
+        {
+            return answer.map(Some);
         }
         let permit = self.service.limits.begin(call.sender())?;
         let (service, picture) = (self.service.clone(), self.picture.clone());
@@ -292,6 +290,18 @@ impl Server {
             drop(permit);
         });
         Ok(None)
+    }
+
+    /// A method that only looks into the picture, and nobody is kept from.
+    fn look(&self, call: &Call) -> Option<Result<Message, Fault>> {
+        Some(match call.method().handler {
+            Handler::GetGpu => manager::get_gpu(&self.picture, call),
+            Handler::GetVgpu => manager::get_vgpu(&self.picture, call),
+            Handler::ListGpus => manager::list_gpus(&self.picture, call),
+            Handler::ListProfiles => manager::list_profiles(&self.picture, call),
+            Handler::ListVgpus => manager::list_vgpus(&self.picture, call),
+            _ => return None,
+        })
     }
 }
 
@@ -309,7 +319,9 @@ async fn work_on(
             manager::get_vgpu_by_pid(service, picture, call, rule).await.map(Some)
         }
         (Handler::Rescan, _) => manager::rescan(service, call, rule).await.map(Some),
-        (Handler::Explain, Object::Gpu(gpu)) => gpu::explain(service, call, gpu).await.map(Some),
+        (Handler::Explain, Object::Gpu(gpu)) if rule == Rule::Everyone => {
+            gpu::explain(service, call, gpu).await.map(Some)
+        }
         (Handler::SetVfCount, Object::Gpu(gpu)) => {
             gpu::set_vf_count(service, call, gpu, rule).await
         }

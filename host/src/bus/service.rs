@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use vgpu_mdev::{engine::Engine, model::Vgpu};
 use vgpu_polkit::{Authority, Caller, Callers, Details, Rule, authorize};
-use zbus::Message;
 
 use super::{
     call::Call, error::Fault, jobs::Jobs, limits::Limits, server::Outgoing, vgpu::VgpuObject,
@@ -38,11 +37,6 @@ impl Service {
     pub(crate) fn vgpu_object(&self, vgpu: Arc<Vgpu>) -> VgpuObject {
         let in_use = self.engine.in_use(vgpu.uuid);
         VgpuObject { vgpu, in_use }
-    }
-
-    /// Sends a message after everything that already waits.
-    pub(crate) fn send(&self, message: Message) {
-        self.put(Outgoing::Message(message));
     }
 
     /// Puts something behind everything that already waits; when the server has

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use vgpu_host_api::{
+    error,
     names::{self, option},
     path,
     wire::{HolderEntry, RegionFacts},
@@ -133,6 +134,19 @@ fn details(vgpu: &Vgpu) -> Details {
     details
 }
 
+/// While the caller was asked for a password, the vGPU may have gone and another
+/// user's have come under its UUID.
+fn still_the_same(service: &Service, vgpu: &Vgpu) -> Result<(), Fault> {
+    let now = service.engine.snapshot();
+    match now.vgpu(vgpu.uuid) {
+        Some(now) if (now.owner_uid, now.inode) == (vgpu.owner_uid, vgpu.inode) => Ok(()),
+        _ => Err(Fault::new(
+            error::BUSY,
+            format!("vGPU {} has changed meanwhile; look at it again", vgpu.uuid),
+        )),
+    }
+}
+
 /// Answers `Remove`.
 pub(crate) async fn remove(
     service: &Service,
@@ -149,10 +163,12 @@ pub(crate) async fn remove(
     if force {
         asker.may(Rule::OwnerNeeds(Action::Force), owner, &details).await?;
     }
+    still_the_same(service, vgpu)?;
     let work = Work::new(asker.uid, format!("removing {} from {}", vgpu.uuid, vgpu.gpu));
     let (engine, uuid, control) = (service.engine.clone(), vgpu.uuid, work.control());
     work.run(
         service,
+        call,
         move || engine.remove(uuid, RemoveOptions { force }, &control),
         |_, job| call.reply(&(job,)),
     )
@@ -168,6 +184,7 @@ pub(crate) async fn probe(
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
     asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    still_the_same(service, vgpu)?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let report = work::blocking(move || engine.probe(uuid)).await?;
     call.reply(&report_of(&report))
@@ -209,6 +226,7 @@ pub(crate) async fn open_device(
     let group = options.flag(option::GROUP)?.unwrap_or(false);
     let asker = service.asker(call).await?;
     asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    still_the_same(service, vgpu)?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let opened = work::blocking(move || engine.open_device(uuid, group)).await?;
     tracing::info!(uid = asker.uid, %uuid, "opened {}", opened.node);
@@ -237,6 +255,7 @@ pub(crate) async fn get_holders(
 ) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
     asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    still_the_same(service, vgpu)?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let holders = work::blocking(move || engine.holders(uuid)).await?;
     let entries = holders.into_iter().map(|holder| HolderEntry {

@@ -103,6 +103,7 @@ impl Work {
     pub(crate) async fn run<T: Send + 'static>(
         self,
         service: &Service,
+        call: &Call,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
         reply: impl Fn(Option<T>, ObjectPath<'_>) -> Result<Message, Fault>,
     ) -> Result<Option<Message>, Fault> {
@@ -115,7 +116,8 @@ impl Work {
         }
         let job = service.jobs.begin(self.operation, self.owner_uid, self.control);
         service.put(Outgoing::JobNew(job.clone()));
-        service.send(reply(None, job.path())?);
+        let early = reply(None, job.path())?;
+        service.put(Outgoing::Reply(call.clone(), Ok(early)));
         let end = match running.await {
             Ok(Err(error)) if error.kind() == ErrorKind::Cancelled => End::Cancelled,
             done => match finished(done) {
@@ -155,5 +157,22 @@ impl End {
             ]),
             Self::Done | Self::Cancelled => HashMap::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use vgpu_host_api::error::standard;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_of_its_call() {
+        let fault = blocking::<()>(|| panic!("out of cheese")).await.unwrap_err();
+        assert_eq!(fault.name, standard::FAILED);
+        assert!(!fault.text.contains("cheese"), "{}", fault.text);
+        assert_eq!(blocking(|| Ok(7)).await, Ok(7));
     }
 }

@@ -23,6 +23,8 @@ struct Host {
     bus: Bus,
     service: Child,
     dir: TempDir,
+    /// Read until it is ready, open until it ends.
+    notify: UnixDatagram,
 }
 
 impl Host {
@@ -36,18 +38,19 @@ impl Host {
         let ready = UnixDatagram::bind(at("notify")).unwrap();
         ready.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let service = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
-            .args(["--simulate", "--log", "warn", "--bus", &bus.address, "--config"])
+            .args(["--simulate", "--log", "error", "--bus", &bus.address, "--config"])
             .arg(at("host.toml"))
             .arg("--run-dir")
             .arg(at("run"))
             .env("NOTIFY_SOCKET", at("notify"))
             .spawn()
             .unwrap();
+        let host = Self { bus, service, dir, notify: ready };
         let mut message = [0; 256];
         loop {
-            let length = ready.recv(&mut message).expect("the service does not say READY=1");
+            let length = host.notify.recv(&mut message).expect("the service does not say READY=1");
             if message[..length].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
-                return Self { bus, service, dir };
+                return host;
             }
         }
     }

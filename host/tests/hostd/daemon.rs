@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::net::UnixDatagram,
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -22,16 +23,30 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it on the built-in host and waits until it is ready.
     pub(crate) fn start(bus: &Bus) -> Self {
-        let daemon = Self::spawn(bus, &[]);
+        let daemon = Self::spawn(bus, &["--simulate"]);
         assert_eq!(daemon.told(), "READY=1\nSTATUS=7 GPUs\n");
         daemon
+    }
+
+    /// Starts it on a described host and waits until it is ready.
+    pub(crate) fn of_host(bus: &Bus, file: &Path) -> Self {
+        let daemon = Self::spawn(bus, &["--simulate", file.to_str().unwrap()]);
+        assert!(daemon.told().starts_with("READY=1\n"));
+        daemon
+    }
+
+    /// How much memory it has.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     fn spawn(bus: &Bus, arguments: &[&str]) -> Self {
         let socket = bus.dir.path().join(format!("notify-{}", uuid::Uuid::new_v4()));
         let notify = UnixDatagram::bind(&socket).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
-            .args(["--simulate", "--bus", &bus.address, "--config", "/nonexistent/host.toml"])
+            .args(["--bus", &bus.address, "--config", "/nonexistent/host.toml"])
             .args(["--run-dir", bus.dir.path().join("run").to_str().unwrap()])
             .args(arguments)
             .env("NOTIFY_SOCKET", &socket)
@@ -86,7 +101,7 @@ async fn it_is_ready_with_its_name_and_stops_when_told() {
 async fn its_name_is_taken_once() {
     let bus = Bus::start();
     let _first = Daemon::start(&bus);
-    let (status, log) = Daemon::spawn(&bus, &[]).end();
+    let (status, log) = Daemon::spawn(&bus, &["--simulate"]).end();
     assert_eq!(status.code(), Some(1));
     assert!(
         log.contains("another process owns org.vgpu.Host1 on this bus; stop it first"),
@@ -114,11 +129,10 @@ fn a_broken_configuration_is_named() {
     let config = bus.dir.path().join("broken.toml");
     fs::write(&config, "[discovery]\nadd = [\"nonsense\"]\n").unwrap();
     let config = config.to_str().unwrap();
-    // A later --config would be an error: clap takes it once.
-    let socket = bus.dir.path().join("unused");
+    let run_dir = bus.dir.path().join("run");
     let output = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
         .args(["--simulate", "--bus", &bus.address, "--config", config])
-        .args(["--run-dir", socket.to_str().unwrap()])
+        .args(["--run-dir", run_dir.to_str().unwrap()])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));

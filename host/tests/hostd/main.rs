@@ -16,6 +16,7 @@ mod contract;
 mod daemon;
 mod jobs;
 mod lifecycle;
+mod scale;
 mod served;
 mod signals;
 mod xml;

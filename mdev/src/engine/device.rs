@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use nix::errno::Errno;
 use uuid::Uuid;
 
 use crate::{
@@ -26,7 +27,7 @@ impl Engine {
     pub fn probe(&self, uuid: Uuid) -> Result<ProbeReport> {
         let tried = format!("probing vGPU {uuid}");
         let vgpu = self.ready(uuid, &tried)?;
-        if let Some(holder) = self.find_holders(&vgpu, &tried)?.into_iter().next() {
+        if let Some(holder) = self.known_holder(&vgpu, &tried)? {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "held",
@@ -141,6 +142,19 @@ impl Engine {
             vgpu.nodes.iter().any(|node| held.iter().any(|holder| holder.device == node.path))
         };
         Ok(snapshot.vgpus().filter(|vgpu| holds(vgpu)).map(|vgpu| vgpu.uuid).collect())
+    }
+
+    /// A holder of a vGPU, as far as descriptors can be seen: where a process
+    /// is closed to us, the kernel's own refusal has to do.
+    pub(super) fn known_holder(&self, vgpu: &Vgpu, tried: &str) -> Result<Option<Holder>> {
+        match self.find_holders(vgpu, tried) {
+            Ok(holders) => Ok(holders.into_iter().next()),
+            Err(error) if matches!(error.errno(), Some(Errno::EACCES | Errno::EPERM)) => {
+                tracing::warn!("the holders of vGPU {} are not all seen: {error}", vgpu.uuid);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn find_holders(&self, vgpu: &Vgpu, tried: &str) -> Result<Vec<Holder>> {

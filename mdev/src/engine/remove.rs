@@ -160,7 +160,7 @@ impl Engine {
     /// descriptors comes first.
     fn refuse_if_held(&self, vgpu: &Vgpu, tried: &str) -> Result<()> {
         let has_cdev = vgpu.nodes.iter().any(|node| node.kind == NodeKind::Cdev);
-        if has_cdev && let Some(holder) = self.find_holders(vgpu, tried)?.into_iter().next() {
+        if has_cdev && let Some(holder) = self.known_holder(vgpu, tried)? {
             return Err(held(vgpu, tried).held_by(holder));
         }
         let Some(group) = vgpu.nodes.iter().find(|node| node.kind == NodeKind::Group) else {
@@ -175,7 +175,7 @@ impl Engine {
                 Ok(())
             }
             Err(OpError::Kernel { errno: Errno::EBUSY, .. }) => {
-                let holder = self.find_holders(vgpu, tried)?.into_iter().next();
+                let holder = self.known_holder(vgpu, tried)?;
                 self.note_use(vgpu.uuid, InUse::Yes);
                 Err(match holder {
                     Some(holder) => held(vgpu, tried).held_by(holder),

@@ -18,7 +18,7 @@ use crate::{
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
-        read_mdevs, refresh_available, text,
+        read_mdev, read_mdevs, refresh_available, text,
     },
     sys::{Deadline, KernelEvent, LaneKey, OpError},
 };
@@ -323,10 +323,7 @@ impl Engine {
             let Some(facts) = read_gpu(reader, gpu, &parents)? else {
                 return Ok(None);
             };
-            let mut mdevs = Vec::new();
-            for parent in &facts.parents {
-                mdevs.extend(read_mdevs(reader, &parent.name, None)?);
-            }
+            let mdevs = read_mdevs(reader, &facts.parents)?;
             Ok(Some((facts, mdevs)))
         };
         match read() {
@@ -365,11 +362,11 @@ impl Engine {
         let mut facts = (*facts).clone();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-        let mdev = read_mdevs(reader, parent, Some(uuid))
+        let mdev = read_mdev(reader, parent, uuid)
             .and_then(|found| refresh_available(reader, &mut facts.parents).map(|()| found));
         match mdev {
             Ok(found) => {
-                let mdev = found.first();
+                let mdev = found.as_ref();
                 self.totals.learn(&facts);
                 settle(mdev);
                 if let Some(claim) =

@@ -67,7 +67,8 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Pr
 /// An mdev as a vGPU.
 pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
     let state = match (&mdev.type_id, super::state(claim, mdev.driver.is_some())) {
-        (None, VgpuState::Active | VgpuState::Broken) => VgpuState::Removing,
+        (None, VgpuState::Active) => VgpuState::Creating,
+        (None, VgpuState::Broken) => VgpuState::Removing,
         (_, state) => state,
     };
     Vgpu {

@@ -133,63 +133,124 @@ pub fn refresh_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Res
     Ok(())
 }
 
-/// Reads the mdevs on a parent: all of them, or the one named. An mdev whose
-/// directory is gone is gone; one without `mdev_type` is still there.
+/// Reads the mdevs on some parents, all in two rounds: there can be hundreds of
+/// parents.
 ///
 /// # Errors
 /// When the lane fails.
 pub fn read_mdevs(
     reader: Reader<'_>,
-    parent: &str,
-    only: Option<Uuid>,
+    parents: &[ParentFacts],
 ) -> Result<Vec<MdevFacts>, ScanError> {
-    let base = self::parent(parent)?;
-    let uuids: Vec<Uuid> = match only {
-        Some(uuid) => vec![uuid],
-        None => {
-            let names = reader.read(&base, vec![Read::names("")])?.names();
-            names.iter().filter_map(|name| text::mdev_name(name)).collect()
-        }
-    };
-    let mut reads = Vec::with_capacity(uuids.len() * 5);
-    for uuid in &uuids {
-        reads.push(Read::inode(uuid.to_string()));
-        reads.push(Read::link(format!("{uuid}/mdev_type")));
-        reads.push(Read::link(format!("{uuid}/driver")));
-        reads.push(Read::link(format!("{uuid}/iommu_group")));
-        reads.push(Read::names(format!("{uuid}/vfio-dev")));
+    let mut batches = Vec::with_capacity(parents.len());
+    for facts in parents {
+        batches.push(ReadBatch { base: parent(&facts.name)?, reads: vec![Read::names("")] });
     }
-    let mut r = reader.read(&base, reads)?;
-    let mut found = Vec::with_capacity(uuids.len());
-    for uuid in uuids {
-        let inode = r.inode();
-        let mdev = MdevFacts {
-            uuid,
-            parent: parent.to_owned(),
-            type_id: r.link().and_then(|id| id.parse().ok()),
-            driver: r.link(),
-            group: r.link().as_deref().and_then(text::count),
-            has_group_node: false,
-            vfio_device: r.names().into_iter().next(),
-            has_cdev: false,
-            inode: inode.unwrap_or(0),
-        };
-        if inode.is_some() {
-            found.push(mdev);
+    let mut listed = reader.read_each(batches)?;
+    let mdevs: Vec<(&str, Vec<Uuid>)> = parents
+        .iter()
+        .map(|parent| {
+            let names = listed.names();
+            (&*parent.name, names.iter().filter_map(|name| text::mdev_name(name)).collect())
+        })
+        .collect();
+    read_each_mdev(reader, &mdevs)
+}
+
+/// Reads one mdev; `None` when it is gone.
+///
+/// # Errors
+/// When the lane fails.
+pub fn read_mdev(
+    reader: Reader<'_>,
+    parent: &str,
+    uuid: Uuid,
+) -> Result<Option<MdevFacts>, ScanError> {
+    Ok(read_each_mdev(reader, &[(parent, vec![uuid])])?.pop())
+}
+
+/// Reads mdevs, by parent. An mdev whose directory is gone is gone; one without
+/// `mdev_type` is still there.
+fn read_each_mdev(
+    reader: Reader<'_>,
+    mdevs: &[(&str, Vec<Uuid>)],
+) -> Result<Vec<MdevFacts>, ScanError> {
+    let mut batches = Vec::with_capacity(mdevs.len());
+    for (parent, uuids) in mdevs.iter().filter(|(_, uuids)| !uuids.is_empty()) {
+        let mut reads = Vec::with_capacity(uuids.len() * 5);
+        for uuid in uuids {
+            reads.push(Read::inode(uuid.to_string()));
+            reads.push(Read::link(format!("{uuid}/mdev_type")));
+            reads.push(Read::link(format!("{uuid}/driver")));
+            reads.push(Read::link(format!("{uuid}/iommu_group")));
+            reads.push(Read::names(format!("{uuid}/vfio-dev")));
+        }
+        batches.push(ReadBatch { base: self::parent(parent)?, reads });
+    }
+    let mut r = reader.read_each(batches)?;
+    let mut found = Vec::new();
+    for (parent, uuids) in mdevs {
+        for uuid in uuids {
+            let inode = r.inode();
+            let mdev = MdevFacts {
+                uuid: *uuid,
+                parent: (*parent).to_owned(),
+                type_id: r.link().and_then(|id| id.parse().ok()),
+                driver: r.link(),
+                group: r.link().as_deref().and_then(text::count),
+                has_group_node: false,
+                vfio_device: r.names().into_iter().next(),
+                has_cdev: false,
+                inode: inode.unwrap_or(0),
+            };
+            if inode.is_some() {
+                found.push(mdev);
+            }
         }
     }
-    let mut reads = Vec::with_capacity(found.len() * 2);
-    for mdev in &found {
-        reads.push(Read::inode(format!("vfio/{}", mdev.group.map_or(-1, i64::from))));
-        let device = mdev.vfio_device.as_deref().unwrap_or("none");
-        reads.push(Read::inode(format!("vfio-dev/{device}/dev")));
+    name_types(reader, &mut found)?;
+    read_nodes(reader, &mut found)?;
+    Ok(found)
+}
+
+/// Reads which nodes mdevs have.
+fn read_nodes(reader: Reader<'_>, mdevs: &mut [MdevFacts]) -> Result<(), ScanError> {
+    let mut reads = Vec::with_capacity(mdevs.len() * 2);
+    for mdev in mdevs.iter() {
+        reads.extend(mdev.group.map(|group| Read::inode(format!("vfio/{group}"))));
+        let device = mdev.vfio_device.as_ref();
+        reads.extend(device.map(|device| Read::inode(format!("vfio-dev/{device}/dev"))));
     }
     let mut r = reader.read(&path("class")?, reads)?;
-    for mdev in &mut found {
-        mdev.has_group_node = r.inode().is_some();
-        mdev.has_cdev = r.inode().is_some();
+    for mdev in mdevs {
+        mdev.has_group_node = mdev.group.is_some() && r.inode().is_some();
+        mdev.has_cdev = mdev.vfio_device.is_some() && r.inode().is_some();
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Reads the types of mdevs that have a driver but no `mdev_type` yet: the
+/// kernel makes that link right after the last event (Linux 6.12,
+/// `mdev_device_create`), so no other event tells to look again.
+fn name_types(reader: Reader<'_>, found: &mut [MdevFacts]) -> Result<(), ScanError> {
+    const LOOKS: usize = 8;
+    for _ in 0..LOOKS {
+        let appearing = |mdev: &&mut MdevFacts| mdev.driver.is_some() && mdev.type_id.is_none();
+        let mut nameless: Vec<&mut MdevFacts> = found.iter_mut().filter(appearing).collect();
+        if nameless.is_empty() {
+            break;
+        }
+        let mut batches = Vec::with_capacity(nameless.len());
+        for mdev in &nameless {
+            let base = parent(&mdev.parent)?.join(&mdev.uuid.to_string())?;
+            batches.push(ReadBatch { base, reads: vec![Read::link("mdev_type")] });
+        }
+        let mut r = reader.read_each(batches)?;
+        for mdev in &mut nameless {
+            mdev.type_id = r.link().and_then(|id| id.parse().ok());
+        }
+    }
+    Ok(())
 }
 
 /// A parent's directory.

@@ -17,7 +17,9 @@ use crate::sys::{
 
 pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
-pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdevs, read_parents, refresh_available};
+pub use mdev::{
+    MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents, refresh_available,
+};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 
 /// Why something could not be read.

@@ -39,12 +39,12 @@ struct LaneState {
 }
 
 struct Running {
-    what: String,
+    op: Arc<Op>,
     hung: bool,
 }
 
 struct Task {
-    op: Op,
+    op: Arc<Op>,
     deadline: Deadline,
     answer: Arc<Answer>,
 }
@@ -66,11 +66,11 @@ impl<K: Kernel> Lanes<K> {
         let mut lanes = lock(&self.lanes);
         if let Some(lane) = lanes.get(key) {
             let mut state = lock(&lane.state);
-            if let Some(Running { what, hung: true }) = &state.running {
+            if let Some(Running { op, hung: true }) = &state.running {
                 return Err(OpError::Stuck {
                     what: task.op.to_string(),
                     lane: key.clone(),
-                    hung: what.clone(),
+                    hung: op.to_string(),
                 });
             }
             if state.queue.len() >= QUEUE {
@@ -85,7 +85,7 @@ impl<K: Kernel> Lanes<K> {
         }
         let lane =
             Arc::new(Lane { key: key.clone(), state: Mutex::default(), work: Condvar::new() });
-        let what = task.op.to_string();
+        let op = task.op.clone();
         task.deadline = Deadline::after(task.deadline.left());
         lock(&lane.state).queue.push_back(task);
         let (kernel, all, worker) = (self.kernel.clone(), self.lanes.clone(), lane.clone());
@@ -98,7 +98,7 @@ impl<K: Kernel> Lanes<K> {
             .stack_size(256 * 1024)
             .spawn(move || work(&*kernel, &worker, idle, &all))
             .map_err(|error| OpError::Kernel {
-                what,
+                what: op.to_string(),
                 path: format!("the thread of {key}"),
                 errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EAGAIN)),
             })?;
@@ -111,6 +111,7 @@ impl<K: Kernel> Executor for Lanes<K> {
     fn run(&self, key: &LaneKey, op: Op, deadline: Deadline) -> Result<Observed, OpError> {
         let started = Instant::now();
         let answer = Arc::new(Answer::default());
+        let op = Arc::new(op);
         let task = Task { op: op.clone(), deadline, answer: answer.clone() };
         let lane = self.enqueue(key, task)?;
         let mut result = lock(&answer.result);
@@ -167,7 +168,7 @@ fn work<K: Kernel>(
             let mut state = lock(&lane.state);
             loop {
                 if let Some(task) = state.queue.pop_front() {
-                    state.running = Some(Running { what: task.op.to_string(), hung: false });
+                    state.running = Some(Running { op: task.op.clone(), hung: false });
                     break task;
                 }
                 if state.closed {

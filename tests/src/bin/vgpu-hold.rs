@@ -26,8 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => {
             let target = vfio::target(args)?;
-            let _held = vfio::open(&kernel, &target).map_err(|refusal| refusal.message)?;
-            until_told()
+            let held = vfio::open(&kernel, &target).map_err(|refusal| refusal.message)?;
+            until_told()?;
+            // vfio-ioctls takes the device from its group when it is dropped,
+            // and panics when the device is going: the kernel closes it as well.
+            std::mem::forget(held);
+            Ok(())
         }
     }
 }

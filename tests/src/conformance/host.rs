@@ -21,8 +21,12 @@ pub trait Host: Sync {
     /// Whether VFIO devices have nodes of their own.
     fn has_cdevs(&self) -> bool;
 
-    /// Calls `listener` with every event from now on, until what is returned is
-    /// dropped.
+    /// Calls `listener` with every event from now on, as the kernel sends it,
+    /// until what is returned is dropped.
+    fn record(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send>;
+
+    /// Calls `listener` as an engine's host does: with the events that concern
+    /// it, once udev has had them.
     fn listen(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send>;
 
     /// Returns when udev is done with all events so far.

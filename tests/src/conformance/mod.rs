@@ -17,9 +17,13 @@ pub mod passthrough;
 mod picture;
 mod recorder;
 mod rig;
+mod tidy;
 pub mod usage;
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::{Mutex, PoisonError},
+};
 
 pub use host::{Held, Host};
 pub use picture::{Picture, open_descriptors};
@@ -40,7 +44,12 @@ pub fn run(host: impl FnOnce() -> Box<dyn Host>, case: fn(&Rig)) {
     let before = Picture::of(&*host.kernel());
     let descriptors = open_descriptors();
     let rig = Rig::new(host);
-    case(&rig);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| case(&rig)));
+    if let Err(failed) = result {
+        // So that the next case does not fail for what this one left.
+        tidy::tidy(&*rig.end().kernel());
+        panic::resume_unwind(failed);
+    }
     let host = rig.end();
     let after = Picture::of(&*host.kernel());
     assert_eq!(before.difference(&after), Vec::<String>::new(), "the tree is not as it was");

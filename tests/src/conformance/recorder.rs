@@ -56,20 +56,12 @@ impl Recorder {
         }
     }
 
-    /// The events after `mark`, in the order in which the kernel sent them:
-    /// udev works on independent devices in parallel, and overtakes.
+    /// The events after `mark`.
     pub fn since(&self, mark: usize) -> Vec<KernelEvent> {
-        let mut events: Vec<_> = self.lock().iter().skip(mark).cloned().collect();
-        events.sort_by_key(sequence);
-        events
+        self.lock().iter().skip(mark).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<KernelEvent>> {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn sequence(event: &KernelEvent) -> u64 {
-    let number = event.properties.iter().find(|(key, _)| key == "SEQNUM");
-    number.and_then(|(_, value)| value.parse().ok()).expect("an event has a SEQNUM")
 }

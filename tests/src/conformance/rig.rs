@@ -54,7 +54,7 @@ impl Rig {
     pub(super) fn new(host: Box<dyn Host>) -> Self {
         let events = Recorder::default();
         let recorder = events.clone();
-        let listening = host.listen(Box::new(move |event| recorder.record(event)));
+        let listening = host.record(Box::new(move |event| recorder.record(event)));
         Self {
             kernel: host.kernel(),
             events,

@@ -66,6 +66,11 @@ impl Host for Twin {
         self.has_cdevs
     }
 
+    fn record(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
+        self.kernel.on_event(listener);
+        Box::new(())
+    }
+
     fn listen(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
         self.kernel.on_settled_event(listener);
         // The kernel ends with the case, and its listeners with it.

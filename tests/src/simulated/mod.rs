@@ -4,6 +4,7 @@ mod host;
 
 use std::{sync::Arc, time::Duration};
 
+use nix::errno::Errno;
 use vgpu_mdev::{
     config::Config,
     engine::{Engine, Setup, Timing},
@@ -11,7 +12,7 @@ use vgpu_mdev::{
     model::Vgpu,
     request::{Control, CreateRequest, RemoveOptions},
     sys::{
-        Lanes,
+        Kernel as _, Lanes, SysPath,
         sim::{HostSpec, SimKernel},
     },
 };
@@ -104,6 +105,14 @@ impl Simulated {
     /// The engine's.
     pub fn set_vfs(&self, gpu: &str, count: u32) -> Result<(), Error> {
         self.engine.set_vf_count(&gpu.parse().unwrap(), count, &Control::default())
+    }
+
+    /// Writes an attribute, as somebody else.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
+        self.kernel.write(&SysPath::new(path).unwrap(), value)
     }
 
     /// The vGPU of that UUID in the latest picture.

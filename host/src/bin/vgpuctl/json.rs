@@ -24,6 +24,8 @@ pub(crate) fn value(variant: &Variant<'_>) -> Value {
         Variant::Dict(dict) => {
             let entry = |(key, held): (&Variant<'_>, &Variant<'_>)| {
                 let key = match key {
+                    // Facts by name; other keys are data, such as type ids.
+                    Variant::Str(name) if matches!(held, Variant::Variant(_)) => snake_case(name),
                     Variant::Str(text) => text.as_str().to_owned(),
                     other => value(other).to_string(),
                 };
@@ -85,5 +87,7 @@ mod tests {
             json!([["group", "/dev/vfio/7"]])
         );
         assert_eq!(value(&Variant::new(-1_i32)), json!(-1));
+        let functions = vec![HashMap::from([("VgpuName", Variant::from("x"))])];
+        assert_eq!(value(&Variant::new(functions)), json!([{ "vgpu_name": "x" }]));
     }
 }

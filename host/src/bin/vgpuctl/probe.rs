@@ -90,10 +90,11 @@ impl Report {
             text.push('\n');
             let row = |region: &Region| {
                 let flags = format!("{:#x}", region.flags);
-                [region.index.to_string(), size(region.size), yes_no(region.readable), flags]
+                let read = if region.readable { yes_no(true) } else { String::new() };
+                [region.index.to_string(), size(region.size), read, flags]
             };
             text.push_str(&table(
-                [">REGION", ">SIZE", "READABLE", ">FLAGS"],
+                [">REGION", ">SIZE", "READ", ">FLAGS"],
                 self.regions.iter().map(row),
             ));
         }

@@ -86,7 +86,7 @@ impl Scan<'_> {
         let fds = open("fd", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let mut held = Ok(None);
         for_each_name(fds.as_fd(), |fd| {
-            held = self.held(fds.as_fd(), fd);
+            held = self.held(pid, fds.as_fd(), fd);
             match held {
                 Ok(None) => ControlFlow::Continue(()),
                 _ => ControlFlow::Break(()),
@@ -103,12 +103,20 @@ impl Scan<'_> {
 
     /// The node as it was asked for and as the process sees it, when descriptor
     /// `fd` is one of the nodes.
-    fn held(&self, fds: BorrowedFd<'_>, fd: &CStr) -> Result<Option<(String, String)>, Errno> {
+    fn held(
+        &self,
+        pid: u32,
+        fds: BorrowedFd<'_>,
+        fd: &CStr,
+    ) -> Result<Option<(String, String)>, Errno> {
         match raw::char_device(fds, fd) {
-            Ok(Some(number)) => Ok(self.asked_for(number).map(|device| {
-                let name = readlinkat(fds, fd).unwrap_or_default();
-                (device.to_owned(), name.to_string_lossy().into_owned())
-            })),
+            Ok(Some(number)) => {
+                let device = self.asked_for(number).filter(|_| !self.only_names(pid, fd));
+                Ok(device.map(|device| {
+                    let name = readlinkat(fds, fd).unwrap_or_default();
+                    (device.to_owned(), name.to_string_lossy().into_owned())
+                }))
+            }
             // Where not even the name is ours to read, the process is closed to
             // us; else it is a file that its own file system keeps to its user.
             Err(errno @ (Errno::EACCES | Errno::EPERM)) if readlinkat(fds, fd) == Err(errno) => {
@@ -117,6 +125,21 @@ impl Scan<'_> {
             // Closed meanwhile, or a file that its file system cannot tell of.
             Ok(None) | Err(_) => Ok(None),
         }
+    }
+
+    /// Whether a descriptor only names its file (`O_PATH`): the device is not
+    /// open. udev has such descriptors while it sets a new node's permissions.
+    fn only_names(&self, pid: u32, fd: &CStr) -> bool {
+        let flags = || {
+            let path = format!("{pid}/fdinfo/{}", fd.to_str().ok()?);
+            let mut text = [0; 256];
+            let length =
+                read(self.proc.open_at(path.as_str(), OFlag::O_RDONLY).ok()?, &mut text).ok()?;
+            let text = std::str::from_utf8(text.get(..length)?).ok()?;
+            let octal = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+            i32::from_str_radix(octal.trim(), 8).ok()
+        };
+        flags().is_some_and(|flags| flags & OFlag::O_PATH.bits() != 0)
     }
 
     fn asked_for(&self, number: (u32, u32)) -> Option<&str> {

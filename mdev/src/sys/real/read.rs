@@ -94,9 +94,14 @@ impl Reader<'_> {
         Ok(names)
     }
 
-    /// Opens relative to the batch's directory; what leaves it by a link, as
-    /// `iommu_group/type` does, is opened again from the root.
+    /// Opens relative to the batch's directory. Few paths lead through a link:
+    /// they are opened again, and from the root when the link leaves the
+    /// directory, as `iommu_group/type` does.
     fn open(&self, path: &str, flags: OFlag) -> Result<std::os::fd::OwnedFd, Errno> {
+        match self.sys.open_unlinked(self.base, path, flags) {
+            Err(Errno::ELOOP) => {}
+            opened => return opened,
+        }
         match self.sys.open_below(self.base, path, flags) {
             Err(Errno::EXDEV) => {
                 self.sys.open_at(format!("{}/{path}", self.batch.base.as_str()).as_str(), flags)

@@ -54,6 +54,24 @@ impl Root {
         self.open_below(self.dir.as_fd(), path, flags)
     }
 
+    /// Opens a path below `dir` that has no link in it, ELOOP when it has. It
+    /// takes no lock of the host, as `RESOLVE_BENEATH` does for each path
+    /// (`fs/namei.c`, `complete_walk` and `path_is_under`); without links and
+    /// `..`, which the caller refuses, nothing leads out.
+    pub(super) fn open_unlinked<P: NixPath + ?Sized>(
+        &self,
+        dir: BorrowedFd<'_>,
+        path: &P,
+        flags: OFlag,
+    ) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        if !self.scoped {
+            return Err(Errno::ELOOP);
+        }
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        openat2(dir, path, how)
+    }
+
     /// Opens a path below `dir`, EXDEV when it leaves `dir`.
     pub(super) fn open_below<P: NixPath + ?Sized>(
         &self,

@@ -303,6 +303,9 @@ fn holders_are_found_by_number_whatever_the_name() {
     };
     let own = Some(std::process::id());
     assert_eq!(query(own, &["vfio/3"]), [], "before it was opened");
+    let named = nix::fcntl::open(&elsewhere, OFlag::O_PATH, Mode::empty()).unwrap();
+    assert_eq!(query(own, &["vfio/3"]), [], "a descriptor that only names it holds nothing");
+    drop(named);
     let opener = Opener::new(&elsewhere);
     let holder = Holder {
         pid: opener.0.id(),

@@ -196,10 +196,10 @@ impl State {
     fn show_function(&self, address: PciAddress, attr: Attr) -> Result<String, Errno> {
         let device = self.function(address)?;
         let facts = &device.facts;
-        if let Role::Pf(sriov) = &device.role {
-            if let Some(text) = show_sriov(sriov, attr) {
-                return Ok(text);
-            }
+        if let Role::Pf(sriov) = &device.role
+            && let Some(text) = show_sriov(sriov, attr)
+        {
+            return Ok(text);
         }
         Ok(match attr {
             Attr::Vendor => format!("0x{:04x}\n", facts.vendor),

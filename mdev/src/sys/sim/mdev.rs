@@ -111,11 +111,9 @@ fn begin(core: &Core, key: ParentKey, index: u16, uuid: Uuid) -> Result<bool, Er
     if let Some(parent) = state.parent_mut(key) {
         parent.members.insert((index, uuid));
     }
-    if core_counts {
-        if let Err(errno) = state.count(uuid, key, index) {
-            state.forget(uuid);
-            return Err(errno);
-        }
+    if core_counts && let Err(errno) = state.count(uuid, key, index) {
+        state.forget(uuid);
+        return Err(errno);
     }
     Ok(core_counts)
 }

@@ -177,7 +177,8 @@ impl SimKernel {
     }
 
     /// Lets calls whose path matches fail; `*` in the pattern stands for any
-    /// text. A path is the one asked for, below `/sys` or `/dev`.
+    /// text. A path is the one asked for, below `/sys` or `/dev`;
+    /// `proc` is the search for holders.
     pub fn fail(&self, pattern: &str, on: FaultOn, errno: Errno) {
         self.core.faults.fail(pattern, on, errno);
     }
@@ -420,10 +421,13 @@ impl Kernel for SimKernel {
     }
 
     fn chown(&self, node: &NodePath, uid: u32) -> Result<(), Errno> {
+        self.core.faults.meet(Call::Write, node.as_str())?;
         self.core.chown(node, uid)
     }
 
     fn holders(&self, query: &HolderQuery) -> Result<Vec<Holder>, Errno> {
+        // The one read that is not of sysfs.
+        self.core.faults.meet(Call::Read, "proc")?;
         Ok(self.core.holders(query))
     }
 

@@ -1,5 +1,7 @@
 //! The lab's guest, as tests see it (`tests/lab/README.md`).
 
+mod uevents;
+
 use std::{
     any::Any,
     fs,
@@ -18,7 +20,8 @@ use vgpu_mdev::{
     vfio,
 };
 
-use crate::conformance::{Held, Host};
+use self::uevents::Uevents;
+use crate::conformance::{Held, Host, Picture};
 
 /// Fails a test that is run anywhere else: it would change the host.
 ///
@@ -38,6 +41,11 @@ pub fn require() {
 /// Outside the lab.
 pub fn bin_dir() -> PathBuf {
     std::env::var_os("VGPU_BIN_DIR").expect("the lab sets VGPU_BIN_DIR").into()
+}
+
+/// What the guest's sysfs looks like now.
+pub fn picture() -> Picture {
+    Picture::of(&*kernel())
 }
 
 /// The real kernel of the guest.
@@ -88,6 +96,10 @@ impl Host for Lab {
             Ok("stock") => false,
             other => panic!("VGPU_LAB_TREE is {other:?}"),
         }
+    }
+
+    fn record(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
+        Box::new(Uevents::listen(listener))
     }
 
     fn listen(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
