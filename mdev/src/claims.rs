@@ -251,12 +251,21 @@ impl Claims {
         }
     }
 
+    /// A removal failed: the vGPU is still there. On disk it always was.
+    pub fn end_removal(&self, uuid: Uuid) {
+        if let Some(claim) = self.lock().claims.get_mut(&uuid) {
+            claim.phase = Phase::Active;
+        }
+    }
+
     /// Ends a claim.
     pub fn release(&self, uuid: Uuid) -> Option<Claim> {
-        let claim = self.lock().remove(uuid)?;
+        let mut table = self.lock();
+        let claim = table.remove(uuid)?;
+        // Under the lock, so that it is never the file of the UUID's next claim.
         if let Err(error) = self.store.remove(uuid) {
-            // The claim is void all the same: at the next start its generation
-            // no longer fits any device.
+            // After a restart it is back, until a scan finds its device gone;
+            // a function that is still there shows as broken and is removed again.
             tracing::warn!("claim of vGPU {uuid}: {error}");
         }
         Some(claim)
@@ -265,6 +274,11 @@ impl Claims {
     /// The claim on a vGPU.
     pub fn get(&self, uuid: Uuid) -> Option<Claim> {
         self.lock().claims.get(&uuid).cloned()
+    }
+
+    /// Whether a vGPU is ours and nobody makes or removes it.
+    pub fn is_active(&self, uuid: Uuid) -> bool {
+        self.lock().claims.get(&uuid).is_some_and(|claim| claim.phase == Phase::Active)
     }
 
     /// The claim on a function.

@@ -39,6 +39,9 @@ pub struct Failure {
     pub cause: Cause,
     /// What could not be undone, in words.
     pub undo_failures: Vec<String>,
+    /// What was not undone since the kernel hangs, and is to be once it has
+    /// come back, in this order.
+    pub owed: Vec<Undo>,
 }
 
 /// Why a step failed.
@@ -56,6 +59,13 @@ pub enum Cause {
     },
     /// The job was cancelled before the step.
     Cancelled,
+}
+
+/// A step that failed.
+struct Halt {
+    cause: Cause,
+    /// Whether it may have done something, which is to be undone.
+    begun: bool,
 }
 
 impl From<ScanError> for Cause {
@@ -92,7 +102,7 @@ impl Runner<'_> {
         for (n, step) in plan.steps.iter().enumerate() {
             control.set_progress(n, plan.steps.len());
             let result = if control.is_cancelled() {
-                Err(Cause::Cancelled)
+                Err(Halt { cause: Cause::Cancelled, begun: false })
             } else {
                 self.journal.record(&Record::Intent {
                     plan: plan.id,
@@ -101,10 +111,10 @@ impl Runner<'_> {
                 });
                 self.step(step)
             };
-            if let Err(cause) = result {
-                let undo_failures = self.undo(plan, n, &cause);
+            if let Err(Halt { cause, begun }) = result {
+                let (undo_failures, owed) = self.undo(plan, n + usize::from(begun));
                 self.journal.record(&Record::End { plan: plan.id, done: false });
-                return Err(Failure { step: n, cause, undo_failures });
+                return Err(Failure { step: n, cause, undo_failures, owed });
             }
             self.journal.record(&Record::Observed { plan: plan.id, step: n });
         }
@@ -113,33 +123,42 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn step(&self, step: &Step) -> Result<(), Cause> {
+    fn step(&self, step: &Step) -> Result<(), Halt> {
+        let begun = |cause| Halt { cause, begun: true };
         match &step.op {
             StepOp::Write(write) => {
-                let shows = what_shows(&step.expect)?;
-                let reads = shows.clone().unwrap_or_default();
-                let mut r = self.write(&step.lane, write, reads).map_err(Cause::Op)?;
-                if shows.is_some() && unmet(&step.expect, &mut r).is_none() {
+                let shows = what_shows(&step.expect).map_err(|error| begun(error.into()))?;
+                let reads = shows.unwrap_or_default();
+                let seen = self.write(&step.lane, write, reads).map_err(|error| Halt {
+                    // Refused by the kernel, or never tried: it did nothing.
+                    begun: matches!(error, OpError::Deadline { .. }),
+                    cause: Cause::Op(error),
+                })?;
+                if seen.is_some_and(|mut seen| unmet(&step.expect, &mut seen).is_none()) {
                     return Ok(());
                 }
             }
             StepOp::OverrideFunctions { pf, driver } => {
-                self.override_functions(&step.lane, *pf, driver)?
+                self.override_functions(&step.lane, *pf, driver).map_err(begun)?
             }
-            StepOp::GiveNodes { device, uid } => self.give_nodes(&step.lane, device, *uid)?,
+            StepOp::GiveNodes { device, uid } => {
+                self.give_nodes(&step.lane, device, *uid).map_err(begun)?
+            }
         }
-        self.expect(&step.lane, &step.expect)
+        self.expect(&step.lane, &step.expect).map_err(begun)
     }
 
+    /// Writes, and reads in the same turn of the lane: `None` when nothing was to
+    /// be read, or not all of it could be.
     fn write(
         &self,
         lane: &LaneKey,
         write: &WriteAttr,
         reads: Vec<ReadBatch>,
-    ) -> Result<Readings, OpError> {
+    ) -> Result<Option<Readings>, OpError> {
         let op = Op::WriteAttr(write.clone(), reads);
         let observed = self.executor.run(lane, op, Deadline::after(self.write_limit))?;
-        Ok(Readings::from(observed))
+        Ok(Readings::of(observed))
     }
 
     /// Looks until what a step should show shows: at once, and again with each
@@ -207,8 +226,10 @@ impl Runner<'_> {
         let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
         let device = crate::framework::sriov::device(pf)?;
         for (function, _) in self.functions(reader, &device)? {
+            let lane = LaneKey::Function(function);
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&LaneKey::Function(function), &write, Vec::new()).map_err(Cause::Op)?;
+            self.write(&lane, &write, Vec::new()).map_err(Cause::Op)?;
+            self.expect(&lane, &crate::framework::sriov::override_is(function, Some(driver))?)?;
         }
         Ok(())
     }
@@ -242,32 +263,41 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Undoes the steps before the failed one, and the failed one itself where
-    /// its write may have done something.
-    fn undo(&self, plan: &Plan, failed: usize, cause: &Cause) -> Vec<String> {
-        let own = match cause {
-            // Refused by the kernel: it did nothing.
-            Cause::Op(
-                OpError::Kernel { .. } | OpError::Stuck { .. } | OpError::Overloaded { .. },
-            ) if matches!(plan.steps.get(failed).map(|s| &s.op), Some(StepOp::Write(_))) => 0,
-            Cause::Cancelled => 0,
-            _ => 1,
-        };
+    /// Undoes the first `begun` steps, the last one first, up to one that hangs:
+    /// autoprobe must not be on again before the count is back.
+    fn undo(&self, plan: &Plan, begun: usize) -> (Vec<String>, Vec<Undo>) {
         let mut failures = Vec::new();
-        for (n, step) in plan.steps.iter().enumerate().take(failed + own).rev() {
+        let mut owed = Vec::new();
+        for (n, step) in plan.steps.iter().enumerate().take(begun).rev() {
             if step.undo.is_empty() {
                 continue;
             }
             self.journal.record(&Record::Undoing { plan: plan.id, step: n });
-            for Undo { lane, write } in &step.undo {
-                if let Err(error) = self.write(lane, write, Vec::new())
-                    && !undone_already(&error)
-                {
+            for undo in &step.undo {
+                if !owed.is_empty() {
+                    owed.push(undo.clone());
+                    continue;
+                }
+                if let Err(error) = self.undo_one(undo) {
+                    if error.is_stuck() {
+                        owed.push(undo.clone());
+                    }
                     failures.push(error.to_string());
                 }
             }
         }
-        failures
+        (failures, owed)
+    }
+
+    /// Undoes one write; that there is nothing to undo is no error.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or that it hangs.
+    pub fn undo_one(&self, Undo { lane, write }: &Undo) -> Result<(), OpError> {
+        match self.write(lane, write, Vec::new()) {
+            Err(error) if !undone_already(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     execute::Cause,
     framework::{self, mdev, passthrough, sriov},
-    model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode},
+    model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode, VgpuState},
     plan::{Expect, Plan, Step, StepOp},
     refusal::Context,
     request::{Control, CreateRequest, Created},
@@ -81,14 +81,19 @@ impl Engine {
                 format!("vGPU {uuid} exists with profile {} on GPU {}", claim.profile, claim.gpu),
             )
             .remedy("choose another UUID, or remove that vGPU first")),
+            Phase::Active
+                if snapshot.vgpu(uuid).is_some_and(|vgpu| vgpu.state == VgpuState::Broken) =>
+            {
+                Err(Error::new(
+                    ErrorKind::BadState,
+                    "vgpu-broken",
+                    tried(request),
+                    format!("vGPU {uuid} exists, but its device is not on its driver"),
+                )
+                .remedy("remove it first"))
+            }
             Phase::Active => Ok(Some(Created { uuid, created: false })),
-            Phase::Reserved | Phase::Removing => Err(Error::new(
-                ErrorKind::Busy,
-                "vgpu-busy",
-                tried(request),
-                format!("vGPU {uuid} is being made or removed"),
-            )
-            .remedy("try again when that is done")),
+            Phase::Reserved | Phase::Removing => Err(busy_uuid(&tried(request), uuid)),
         }
     }
 
@@ -199,6 +204,10 @@ impl Engine {
     ) -> Result<()> {
         let tried = format!("creating vGPU {uuid} of {} on GPU {gpu}", profile.short_name);
         let _turn = self.turn(gpu, &tried)?;
+        if profile.framework == Framework::Passthrough {
+            // Unbinding a PF takes its VFs along: planned on what is there now.
+            self.try_scan_gpu(gpu).map_err(|error| failure::of_scan(&*tried, error))?;
+        }
         let facts = self.publisher.facts(gpu).ok_or_else(|| failure::no_such_gpu(&*tried, gpu))?;
         let prepared = match profile.framework {
             Framework::Mdev => self.prepare_mdev(&facts, profile, uuid, request, &tried)?,
@@ -214,9 +223,9 @@ impl Engine {
             owner_uid: request.owner_uid,
             functions: prepared.functions.clone(),
             phase: Phase::Reserved,
-            generation: None,
+            generation: prepared.generation,
         };
-        let work = self.work_on(uuid);
+        let work = self.work_on(uuid).ok_or_else(|| busy_uuid(&tried, uuid))?;
         self.claims.reserve(claim)?;
         let mut steps = prepared.steps;
         if request.owner_uid != 0 {
@@ -252,39 +261,29 @@ impl Engine {
             self.scan_gpu(gpu);
             return Err(error);
         }
-        self.finish(gpu, uuid, prepared.parent.as_deref())
+        let done = self.finish(gpu, uuid, prepared.parent.as_deref());
+        drop(work);
+        if self.claims.get(uuid).is_some_and(|claim| claim.phase == Phase::Reserved) {
+            // Somebody removed it since, and nobody else looks.
+            self.scan_gpu(gpu);
+        }
+        done
     }
 
     /// Makes the claim active with its device's generation, and publishes.
     fn finish(&self, gpu: &GpuId, uuid: Uuid, parent: Option<&str>) -> Result<()> {
-        let activate = |inode: Option<u64>| {
-            let generation = inode.map(|inode| Generation { boot_id: self.boot_id.clone(), inode });
-            self.claims.advance(uuid, Phase::Active, generation)
+        let Some(parent) = parent else {
+            let done = self.claims.advance(uuid, Phase::Active, None);
+            self.scan_gpu(gpu);
+            return done;
         };
         let mut done = Ok(());
-        match parent {
-            Some(parent) => {
-                self.scan_mdev(gpu, parent, uuid, |mdev| {
-                    done = activate(mdev.map(|mdev| mdev.inode))
-                });
+        self.scan_mdev(gpu, parent, uuid, |mdev| {
+            if let Some(mdev) = mdev {
+                let generation = Some(self.generation(mdev.inode));
+                done = self.claims.advance(uuid, Phase::Active, generation);
             }
-            None => {
-                let first =
-                    self.claims.get(uuid).and_then(|claim| claim.functions.first().cloned());
-                if let Some(first) = first {
-                    let lane = LaneKey::Gpu(gpu.clone());
-                    let reader =
-                        Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-                    let inode = sriov::device(first.address)
-                        .map_err(Into::into)
-                        .and_then(|device| reader.read(&device, vec![Read::inode("")]))
-                        .ok()
-                        .and_then(|mut readings| readings.inode());
-                    done = activate(inode);
-                }
-                self.scan_gpu(gpu);
-            }
-        }
+        });
         done
     }
 
@@ -308,6 +307,7 @@ impl Engine {
             (Ok(steps), Ok(device)) => Ok(Prepared {
                 parent: Some(parent.to_owned()),
                 functions: Vec::new(),
+                generation: None,
                 device,
                 steps,
             }),
@@ -334,7 +334,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
                 .remedy("see vgpuctl show for what each VF is used for"));
         };
-        self.prepare_functions(&[free.address], tried)
+        self.prepare_functions(&[free.address], false, tried)
     }
 
     fn prepare_whole(&self, facts: &GpuFacts, tried: &str) -> Result<Prepared> {
@@ -351,40 +351,76 @@ impl Engine {
         for member in &members {
             self.refuse_if_host_uses(*member, tried)?;
         }
-        self.prepare_functions(&members, tried)
+        self.prepare_functions(&members, true, tried)
     }
 
     /// Reads what the functions have now, which undoing and removing give back,
-    /// and plans to bind them to their VFIO drivers.
-    fn prepare_functions(&self, addresses: &[PciAddress], tried: &str) -> Result<Prepared> {
+    /// and plans to bind them to their VFIO drivers. Only the host's own drivers
+    /// are unbound, and only where they `may_be_bound`.
+    fn prepare_functions(
+        &self,
+        addresses: &[PciAddress],
+        may_be_bound: bool,
+        tried: &str,
+    ) -> Result<Prepared> {
+        let mut generation = None;
         let mut functions = Vec::with_capacity(addresses.len());
         let mut steps = Vec::new();
         let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
         for address in addresses {
-            let lane = LaneKey::Function(*address);
-            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-            let device = sriov::device(*address).map_err(path)?;
-            let reads =
-                vec![Read::link("driver"), Read::text("driver_override"), Read::text("modalias")];
-            let mut r =
-                reader.read(&device, reads).map_err(|error| failure::of_scan(tried, error))?;
-            let before = ClaimedFunction {
-                address: *address,
-                driver: r.link(),
-                driver_override: r
-                    .text()
-                    .as_deref()
-                    .and_then(text::driver_override)
-                    .map(str::to_owned),
-            };
-            let modalias = r.text().unwrap_or_default();
+            let Binding { function, modalias, inode } = self.read_binding(*address, tried)?;
+            generation.get_or_insert(self.generation(inode));
+            // Taken by someone since it was last looked at.
+            if let Some(driver) = &function.driver
+                && (!may_be_bound || self.with_view(|view| view.is_vfio_driver(driver)))
+            {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "function-in-use",
+                    tried,
+                    format!("{address} is on driver {driver} by now, by someone else's doing"),
+                )
+                .remedy("try again, or choose another GPU"));
+            }
             let driver = self.with_view(|view| view.vfio_driver(&modalias).to_owned());
-            steps.extend(sriov::plan_bind(&before, &driver).map_err(path)?);
-            functions.push(before);
+            steps.extend(sriov::plan_bind(&function, &driver).map_err(path)?);
+            functions.push(function);
         }
         let first = addresses.first().ok_or_else(|| failure::no_such_profile(tried, &[]))?;
         let device = sriov::device(*first).map_err(path)?;
-        Ok(Prepared { parent: None, functions, device, steps })
+        Ok(Prepared { parent: None, functions, generation, device, steps })
+    }
+
+    /// Reads what a function is bound to now.
+    pub(super) fn read_binding(&self, address: PciAddress, tried: &str) -> Result<Binding> {
+        let lane = LaneKey::Function(address);
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+        let reads = vec![
+            Read::inode(""),
+            Read::link("driver"),
+            Read::text("driver_override"),
+            Read::text("modalias"),
+        ];
+        let mut r = sriov::device(address)
+            .map_err(Into::into)
+            .and_then(|device| reader.read(&device, reads))
+            .map_err(|error| failure::of_scan(tried, error))?;
+        let Some(inode) = r.inode() else {
+            return Err(Error::new(
+                ErrorKind::NoCapacity,
+                "function-gone",
+                tried,
+                format!("function {address} is gone"),
+            ));
+        };
+        let driver = r.link();
+        let driver_override =
+            r.text().as_deref().and_then(text::driver_override).map(str::to_owned);
+        Ok(Binding {
+            function: ClaimedFunction { address, driver, driver_override },
+            modalias: r.text().unwrap_or_default(),
+            inode,
+        })
     }
 
     /// Refuses a device whose DRM, block, input or other nodes a process of the
@@ -424,9 +460,18 @@ struct Prepared {
     parent: Option<String>,
     /// The functions it takes, with what they get back.
     functions: Vec<ClaimedFunction>,
+    /// Which creation of the first of them it is; a new mdev has none yet.
+    generation: Option<Generation>,
     /// The device whose nodes its owner gets.
     device: crate::sys::SysPath,
     steps: Vec<Step>,
+}
+
+/// What a function is bound to.
+pub(super) struct Binding {
+    pub(super) function: ClaimedFunction,
+    modalias: String,
+    inode: u64,
 }
 
 /// The device nodes of the host's drivers on a device: those of its DRM cards
@@ -448,6 +493,11 @@ fn host_nodes(
         nodes.push(controller);
     }
     nodes.into_iter().map(|node| Ok(NodePath::new(node)?)).collect()
+}
+
+fn busy_uuid(tried: &str, uuid: Uuid) -> Error {
+    Error::new(ErrorKind::Busy, "vgpu-busy", tried, format!("vGPU {uuid} is being made or removed"))
+        .remedy("try again when that is done")
 }
 
 fn tried(request: &CreateRequest) -> String {

@@ -94,6 +94,10 @@ impl Engine {
             Op::OpenVfio { nodes },
             Deadline::after(self.timing.read),
         ) {
+            // A removal that began since has looked for holders before this.
+            Ok(Observed::Opened(_)) if !self.claims.is_active(uuid) => {
+                Err(Error::new(ErrorKind::Busy, "being-removed", tried, "it is being removed"))
+            }
             Ok(Observed::Opened(opened)) => Ok(OpenedDevice {
                 fds: names.iter().copied().zip(opened.fds).collect(),
                 node: path.clone(),

@@ -1,10 +1,11 @@
 //! The engine: the one object that the daemon and the tests talk to.
 //!
 //! [`rescan`] turns kernel events into looks at the kernel; `create`, `remove`
-//! and `vf_count` plan and run changes; `device` opens, probes and finds
-//! holders.
+//! and `vf_count` plan and run changes, and `debts` undoes late what hung;
+//! `device` opens, probes and finds holders.
 
 mod create;
+mod debts;
 mod device;
 mod failure;
 mod remove;
@@ -23,7 +24,7 @@ use arc_swap::ArcSwap;
 use uuid::Uuid;
 
 use crate::{
-    claims::Claims,
+    claims::{Claims, Generation},
     config::Config,
     error::{Error, ErrorKind, Result},
     execute::Runner,
@@ -31,7 +32,7 @@ use crate::{
     hub::Hub,
     journal::{Journal, TraceOnly},
     model::{Change, GpuId, InUse, Snapshot, VgpuName},
-    plan::Plan,
+    plan::{Plan, Undo},
     publisher::Publisher,
     request::Control,
     scan::HostFacts,
@@ -109,11 +110,15 @@ pub struct Engine {
     /// Scans of one GPU, one at a time, so that an older one never overwrites
     /// a newer one.
     scans: Turns,
+    /// Enumerations, one at a time, for the same reason.
+    enumerating: Mutex<()>,
     rescans: Arc<Rescans>,
     /// The vGPUs that a request works on now: nobody else settles their claims.
     at_work: Mutex<BTreeSet<Uuid>>,
     /// What the last look for holders found.
     looks: Mutex<BTreeMap<Uuid, (InUse, Instant)>>,
+    /// What is still to be undone, since the kernel hung.
+    debts: Mutex<BTreeMap<GpuId, Vec<Undo>>>,
 }
 
 impl Engine {
@@ -150,9 +155,11 @@ impl Engine {
             host: ArcSwap::default(),
             plans: Turns::default(),
             scans: Turns::default(),
+            enumerating: Mutex::default(),
             rescans: Arc::default(),
             at_work: Mutex::default(),
             looks: Mutex::default(),
+            debts: Mutex::default(),
         });
         engine.rescan()?;
         Rescans::start(&engine);
@@ -242,20 +249,28 @@ impl Engine {
         control: &Control,
         limit: Duration,
     ) -> std::result::Result<(), crate::execute::Failure> {
-        let runner = Runner {
+        self.runner(limit).run(plan, control)
+    }
+
+    fn runner(&self, limit: Duration) -> Runner<'_> {
+        Runner {
             executor: &*self.executor,
             hub: &self.hub,
             journal: &*self.journal,
             write_limit: limit,
             show_limit: self.timing.show,
-        };
-        runner.run(plan, control)
+        }
     }
 
-    /// Waits for the turn on a GPU.
+    /// Waits for the turn on a GPU, and first finishes what an earlier change
+    /// left.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
         let turn = self.timing.turn;
-        self.plans.take(gpu, Deadline::after(turn)).ok_or_else(|| {
+        let taken = self.plans.take(gpu, Deadline::after(turn));
+        if taken.is_some() {
+            self.pay(gpu);
+        }
+        taken.ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
                 "gpu-busy",
@@ -266,10 +281,15 @@ impl Engine {
         })
     }
 
-    /// Marks a vGPU as worked on until the mark is dropped.
-    fn work_on(&self, uuid: Uuid) -> AtWork<'_> {
-        lock(&self.at_work).insert(uuid);
-        AtWork { engine: self, uuid }
+    /// Marks a vGPU as worked on until the mark is dropped; `None` when another
+    /// request works on it.
+    fn work_on(&self, uuid: Uuid) -> Option<AtWork<'_>> {
+        lock(&self.at_work).insert(uuid).then(|| AtWork { engine: self, uuid })
+    }
+
+    /// Tells a device of this boot from a later one at its address.
+    fn generation(&self, inode: u64) -> Generation {
+        Generation { boot_id: self.boot_id.clone(), inode }
     }
 }
 

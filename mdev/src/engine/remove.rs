@@ -8,7 +8,6 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
-    execute::Cause,
     framework::{mdev, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
     plan::Plan,
@@ -30,25 +29,36 @@ impl Engine {
     /// When it is foreign, held or the kernel refuses.
     pub fn remove(&self, uuid: Uuid, options: RemoveOptions, control: &Control) -> Result<()> {
         let tried = format!("removing vGPU {uuid}");
-        let snapshot = self.snapshot();
-        let Some(vgpu) = snapshot.vgpu(uuid) else {
-            return Err(failure::no_such_vgpu(tried));
+        let find = || match self.snapshot().vgpu(uuid) {
+            None => Err(failure::no_such_vgpu(&*tried)),
+            Some(vgpu) if !vgpu.managed => Err(failure::foreign(&*tried, vgpu)),
+            Some(vgpu) => Ok(vgpu.clone()),
         };
-        if !vgpu.managed {
-            return Err(failure::foreign(tried, vgpu));
-        }
+        let gpu = find()?.gpu.clone();
         // A forced removal can wait for ever: it takes its vGPU alone.
-        let turn = if options.force { None } else { Some(self.turn(&vgpu.gpu, &tried)?) };
-        let work = self.work_on(uuid);
+        let turn = if options.force { None } else { Some(self.turn(&gpu, &tried)?) };
+        // Somebody may have removed it meanwhile.
+        let vgpu = &find()?;
+        let Some(work) = self.work_on(uuid) else {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "being-removed",
+                tried,
+                "it is being made or removed already",
+            ));
+        };
+        if let Some(claim) = self.claims.get(uuid) {
+            self.end_hung_removal(&claim);
+        }
         let claim = self.claims.begin_removal(uuid)?;
         let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
         match &result {
             Ok(()) => {
                 self.claims.release(uuid);
             }
-            // It still hangs: once it is gone, a scan ends the claim.
+            // It may still hang: a scan ends the claim or the removal.
             Err(error) if error.kind() == ErrorKind::Stuck => {}
-            Err(_) => self.claims.advance(uuid, Phase::Active, None)?,
+            Err(_) => self.claims.end_removal(uuid),
         }
         drop(work);
         match vgpu.framework {
@@ -56,7 +66,28 @@ impl Engine {
             Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
         }
         drop(turn);
-        result
+        // Whoever was faster, and whatever failed: it is gone, as was asked. A
+        // function that is gone has still to be given back.
+        let is_gone = claim.framework == Framework::Mdev && self.snapshot().vgpu(uuid).is_none();
+        if is_gone { Ok(()) } else { result }
+    }
+
+    /// Makes a vGPU removable again whose removal hung and came back with
+    /// something still to be done. Nobody works on it.
+    pub(super) fn end_hung_removal(&self, claim: &Claim) {
+        if claim.phase != Phase::Removing {
+            return;
+        }
+        let functions = claim.functions.iter().map(|f| LaneKey::Function(f.address));
+        let mut lanes = functions.chain([LaneKey::Mdev(claim.uuid)]);
+        // A lane that hangs says so at once.
+        let hangs = |lane: LaneKey| {
+            let nothing = Op::ReadBatch(Vec::new());
+            self.executor.run(&lane, nothing, Deadline::after(self.timing.read)).is_err()
+        };
+        if !lanes.any(hangs) {
+            self.claims.end_removal(claim.uuid);
+        }
     }
 
     fn remove_claimed(
@@ -112,10 +143,6 @@ impl Engine {
         let limit = if options.force { FORCED_LIMIT } else { self.timing.write };
         match self.run(&plan, control, limit) {
             Ok(()) => Ok(()),
-            // Somebody else was faster: it is gone, as was asked.
-            Err(failed) if claim.framework == Framework::Mdev && already_gone(&failed.cause) => {
-                Ok(())
-            }
             Err(failed) => Err(failure::of_plan(
                 tried,
                 failed,
@@ -162,10 +189,6 @@ impl Engine {
             Err(error) => Err(failure::of_op(tried, error)),
         }
     }
-}
-
-fn already_gone(cause: &Cause) -> bool {
-    matches!(cause, Cause::Op(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)))
 }
 
 fn held(vgpu: &Vgpu, tried: &str) -> Error {

@@ -13,14 +13,14 @@ use std::{
 use uuid::Uuid;
 
 use crate::{
-    claims::{Claim, Generation, Phase},
+    claims::{Claim, Phase},
     error::Result,
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
         read_mdev, read_mdevs, text,
     },
-    sys::{Deadline, KernelEvent, LaneKey},
+    sys::{Deadline, KernelEvent, LaneKey, OpError},
 };
 
 use super::{Engine, failure, lock};
@@ -225,11 +225,13 @@ impl Engine {
             for _ in 1..cores + 2 {
                 scope.spawn(|| {
                     while let Some(gpu) = next() {
+                        self.pay_if_free(&gpu);
                         self.scan_gpu(&gpu);
                     }
                 });
             }
             while let Some(gpu) = next() {
+                self.pay_if_free(&gpu);
                 self.scan_gpu(&gpu);
             }
         });
@@ -237,6 +239,9 @@ impl Engine {
     }
 
     fn follow(self: &Arc<Self>, work: &Work) {
+        if let Work::Gpu(gpu, _) = work {
+            self.pay_if_free(gpu);
+        }
         match work {
             Work::Host { all } => match self.enumerate(*all) {
                 Ok(changed) => changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu))),
@@ -257,12 +262,15 @@ impl Engine {
     /// Lists the GPUs: drops those that are gone, and answers those that are to
     /// be scanned: all, or the new ones and those whose VFs or parents changed.
     fn enumerate(&self, all: bool) -> std::result::Result<Vec<GpuId>, ScanError> {
+        let _turn = lock(&self.enumerating);
         let reader =
             Reader::new(&*self.executor, &LaneKey::Host, Deadline::after(self.timing.read));
         let found = enumerate(reader, &self.config)?;
         let before = self.host.swap(Arc::new(found));
         let now = self.host.load();
         for gpu in before.gpus.keys().filter(|gpu| !now.gpus.contains_key(*gpu)) {
+            // A scan that saw it still there must not publish it afterwards.
+            let _scan = self.scans.take(gpu, Deadline::after(self.timing.read * 2));
             self.drop_gpu(gpu);
         }
         let functions_of = |host: &HostFacts, gpu: &GpuId| -> Vec<PciAddress> {
@@ -282,18 +290,31 @@ impl Engine {
             .collect())
     }
 
-    /// Lists the GPUs again, after our own change of it.
-    pub(super) fn refresh_host(&self) {
-        if let Err(error) = self.enumerate(false) {
-            tracing::error!("the host could not be enumerated: {error}");
+    /// Lists the GPUs again, after our own change of one. What else changed
+    /// meanwhile is looked at as well: the next enumeration finds no difference.
+    pub(super) fn refresh_host(&self, gpu: &GpuId) {
+        match self.enumerate(false) {
+            Ok(changed) => {
+                changed.iter().filter(|other| *other != gpu).for_each(|other| self.scan_gpu(other));
+            }
+            Err(error) => tracing::error!("the host could not be enumerated: {error}"),
         }
+        self.scan_gpu(gpu);
     }
 
-    /// Reads a whole GPU and publishes it.
+    /// Reads a whole GPU and publishes it, as stale where that fails.
     pub(super) fn scan_gpu(&self, gpu: &GpuId) {
-        let Some(_scan) = self.scans.take(gpu, Deadline::after(self.timing.read * 2)) else {
+        // What failed was logged.
+        let _ = self.try_scan_gpu(gpu);
+    }
+
+    /// The same, for who cannot go on without.
+    pub(super) fn try_scan_gpu(&self, gpu: &GpuId) -> std::result::Result<(), ScanError> {
+        let waited = self.timing.read * 2;
+        let Some(_scan) = self.scans.take(gpu, Deadline::after(waited)) else {
             self.publisher.mark_stale(gpu);
-            return;
+            let what = format!("waiting for an earlier scan of GPU {gpu}");
+            return Err(OpError::Deadline { what, waited }.into());
         };
         let parents = self.host.load().gpus.get(gpu).cloned().unwrap_or_default();
         let lane = LaneKey::Gpu(gpu.clone());
@@ -312,8 +333,12 @@ impl Engine {
                 self.with_view(|view| self.publisher.put_gpu(facts, &mdevs, view));
             }
             Ok(None) => self.drop_gpu(gpu),
-            Err(error) => self.unreadable(gpu, &error),
+            Err(error) => {
+                self.unreadable(gpu, &error);
+                return Err(error);
+            }
         }
+        Ok(())
     }
 
     /// Reads one mdev and what its GPU still offers; `settle` hears of the
@@ -444,28 +469,27 @@ impl Engine {
         if lock(&self.at_work).contains(&claim.uuid) {
             return;
         }
-        let generation = |inode| Generation { boot_id: self.boot_id.clone(), inode };
-        let is_mdev = claim.framework == Framework::Mdev;
+        let is_other =
+            |inode| claim.generation.as_ref().is_some_and(|known| *known != self.generation(inode));
         let ended = match (claim.phase, device) {
             (_, None) => true,
-            (Phase::Active, Some((inode, _))) => {
-                claim.generation.as_ref().is_some_and(|known| *known != generation(inode))
-            }
+            (_, Some((inode, _))) if is_other(inode) => true,
+            (Phase::Active, _) => false,
             // Left by an earlier run of the service, or by a kernel that hung:
-            // what exists is ours, and what does not never came to be.
-            (Phase::Reserved, Some((inode, bound))) => {
-                if is_mdev || bound {
-                    if let Err(error) =
-                        self.claims.advance(claim.uuid, Phase::Active, Some(generation(inode)))
-                    {
-                        tracing::error!("{error}");
-                    }
-                    false
-                } else {
-                    true
+            // what exists is ours, and what does not never came to be. A
+            // function that is not bound has an override and lacks its driver:
+            // it shows as broken, and removing it gives them back.
+            (Phase::Reserved, Some((inode, _))) => {
+                let generation = Some(self.generation(inode));
+                if let Err(error) = self.claims.advance(claim.uuid, Phase::Active, generation) {
+                    tracing::error!("{error}");
                 }
+                false
             }
-            (Phase::Removing, Some((_, bound))) => !is_mdev && !bound,
+            (Phase::Removing, Some(_)) => {
+                self.end_hung_removal(claim);
+                false
+            }
         };
         if ended {
             tracing::info!("vGPU {} is gone; its claim ends", claim.uuid);

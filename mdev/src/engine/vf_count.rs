@@ -15,6 +15,8 @@ use crate::{
 
 use super::{Engine, failure};
 
+const NVIDIA: u16 = 0x10de;
+
 impl Engine {
     /// Sets how many VFs a GPU has.
     ///
@@ -24,7 +26,7 @@ impl Engine {
         let tried = format!("setting the VF count of GPU {gpu} to {count}");
         let _turn = self.turn(gpu, &tried)?;
         // A count change is planned on what is there now, not on the last event.
-        self.scan_gpu(gpu);
+        self.try_scan_gpu(gpu).map_err(|error| failure::of_scan(&*tried, error))?;
         let snapshot = self.snapshot();
         let Some(known) = snapshot.gpu(gpu) else {
             return Err(failure::no_such_gpu(tried, gpu));
@@ -41,6 +43,15 @@ impl Engine {
             )
             .remedy("turn on SR-IOV in the firmware if the GPU has it"));
         };
+        if pci.ids.0 == NVIDIA {
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                "vendor-tool",
+                tried,
+                "NVIDIA's driver refuses a count from sysfs, and its VFs must stay with it",
+            )
+            .remedy("use NVIDIA's /usr/lib/nvidia/sriov-manage -e or -d"));
+        }
         if count > pci.total_vfs {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -87,14 +98,17 @@ impl Engine {
         }
         let lane = LaneKey::Function(pci.address);
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-        let functions = facts.as_ref().map(|facts| &facts.functions[..]).unwrap_or_default();
+        let mut functions = Vec::new();
+        for function in facts.iter().flat_map(|facts| &facts.functions) {
+            functions.push(self.read_binding(function.address, &tried)?.function);
+        }
         let autoprobe = sriov::device(pci.address)
             .map_err(Into::into)
             .and_then(|device| reader.read(&device, vec![Read::text("sriov_drivers_autoprobe")]))
             .map_err(|error| failure::of_scan(&*tried, error))?
             .text();
         let steps =
-            sriov::plan_vf_count(pci.address, functions, autoprobe.as_deref() == Some("1"), count)
+            sriov::plan_vf_count(pci.address, &functions, autoprobe.as_deref() == Some("1"), count)
                 .map_err(|error| failure::of_scan(&*tried, error.into()))?;
         let plan = Plan {
             id: Uuid::new_v4(),
@@ -105,10 +119,12 @@ impl Engine {
             base_revision: snapshot.revision(),
             steps,
         };
-        let result = self.run(&plan, control, self.timing.write);
+        let mut result = self.run(&plan, control, self.timing.write);
+        if let Err(failed) = &mut result {
+            self.owe(gpu, std::mem::take(&mut failed.owed));
+        }
         // Enumerated as well, so that events of the new VFs find their GPU.
-        self.refresh_host();
-        self.scan_gpu(gpu);
+        self.refresh_host(gpu);
         let context = Context { has_driver: pci.driver.is_some(), has_free_instances: false };
         result.map_err(|failed| failure::of_plan(tried, failed, context))
     }

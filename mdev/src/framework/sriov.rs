@@ -8,7 +8,7 @@ use crate::{
         Framework, Function, FunctionState, GpuId, PciAddress, Profile, Reason, ReasonCode, Vgpu,
     },
     plan::{Expect, Step, StepOp, Undo},
-    scan::{FunctionFacts, GpuFacts},
+    scan::{FunctionFacts, GpuFacts, text},
     sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
@@ -129,7 +129,7 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
     steps.push(Step {
         lane: lane.clone(),
         op: StepOp::Write(set_override(before.address, Some(driver))?),
-        expect: Expect::Nothing,
+        expect: override_is(before.address, Some(driver))?,
         undo: vec![Undo {
             lane: lane.clone(),
             write: set_override(before.address, before.driver_override.as_deref())?,
@@ -169,7 +169,7 @@ pub fn plan_unbind(
     steps.push(Step {
         lane: lane.clone(),
         op: StepOp::Write(set_override(before.address, before.driver_override.as_deref())?),
-        expect: Expect::Nothing,
+        expect: override_is(before.address, before.driver_override.as_deref())?,
         undo: match bound_to {
             Some(driver) => {
                 vec![Undo {
@@ -182,17 +182,17 @@ pub fn plan_unbind(
     });
     if let Some(driver) = &before.driver {
         steps.push(Step {
-            lane,
+            lane: lane.clone(),
             op: StepOp::Write(probe(before.address)?),
             expect: Expect::Link { path: device.join("driver")?, name: Some(driver.clone()) },
-            undo: Vec::new(),
+            undo: vec![Undo { lane, write: unbind(before.address, driver)? }],
         });
     }
     Ok(steps)
 }
 
 /// The steps that change how many VFs a PF has: `functions` are the VFs that
-/// exist, with their drivers.
+/// exist, with their drivers and overrides, which undoing gives back.
 ///
 /// VFs are unbound one by one before the count goes to 0, so that a hang costs
 /// one VF and not the host's lock (Linux 6.12, `pci_disable_sriov` under
@@ -203,7 +203,7 @@ pub fn plan_unbind(
 /// Never, unless a driver's name is no path element.
 pub fn plan_vf_count(
     pf: PciAddress,
-    functions: &[FunctionFacts],
+    functions: &[ClaimedFunction],
     autoprobe: bool,
     count: u32,
 ) -> Result<Vec<Step>, InvalidPath> {
@@ -227,6 +227,16 @@ pub fn plan_vf_count(
             undo: vec![Undo { lane, write: write(!on)? }],
         })
     };
+    let overrides = functions
+        .iter()
+        .filter(|function| function.driver_override.is_some())
+        .map(|function| {
+            Ok(Undo {
+                lane: LaneKey::Function(function.address),
+                write: set_override(function.address, function.driver_override.as_deref())?,
+            })
+        })
+        .collect::<Result<Vec<_>, InvalidPath>>()?;
     let set = |count: u32, undo: u32| -> Result<Step, InvalidPath> {
         let write = |count: u32| -> Result<WriteAttr, InvalidPath> {
             Ok(WriteAttr { path: device.join("sriov_numvfs")?, value: count.to_string() })
@@ -235,30 +245,29 @@ pub fn plan_vf_count(
             lane: LaneKey::Host,
             op: StepOp::Write(write(count)?),
             expect: Expect::Functions { pf: device.clone(), count },
-            undo: if undo == count {
-                Vec::new()
-            } else {
-                vec![Undo { lane: LaneKey::Host, write: write(undo)? }]
-            },
+            undo: vec![Undo { lane: LaneKey::Host, write: write(undo)? }],
         })
     };
     let mut steps = Vec::new();
     if count == old {
         return Ok(steps);
     }
-    if autoprobe {
-        steps.push(auto(false)?);
-    }
+    // Before autoprobe is off: undoing gives them their driver back once it is
+    // on again.
     for function in functions {
         if let Some(driver) = &function.driver {
-            let before =
-                ClaimedFunction { address: function.address, driver: None, driver_override: None };
+            let before = ClaimedFunction { driver: None, ..function.clone() };
             steps.extend(plan_unbind(&before, Some(driver))?);
         }
     }
+    if autoprobe {
+        steps.push(auto(false)?);
+    }
     if old > 0 {
         // A count changes only by way of 0 (drivers/pci/pci-sysfs.c: EBUSY).
-        steps.push(set(0, old)?);
+        let mut none = set(0, old)?;
+        none.undo.extend(overrides);
+        steps.push(none);
     }
     if count > 0 {
         steps.push(set(count, 0)?);
@@ -292,6 +301,17 @@ pub fn set_override(address: PciAddress, driver: Option<&str>) -> Result<WriteAt
     Ok(WriteAttr {
         path: device(address)?.join("driver_override")?,
         value: format!("{}\n", driver.unwrap_or_default()),
+    })
+}
+
+/// What `driver_override` must read after that.
+///
+/// # Errors
+/// Never: an address is a path element.
+pub fn override_is(address: PciAddress, driver: Option<&str>) -> Result<Expect, InvalidPath> {
+    Ok(Expect::Text {
+        path: device(address)?.join("driver_override")?,
+        text: driver.unwrap_or(text::NO_OVERRIDE).to_owned(),
     })
 }
 

@@ -78,17 +78,15 @@ impl<'a> Reader<'a> {
 /// What is missing, or of another kind, is `None`.
 pub struct Readings(std::vec::IntoIter<Reading>);
 
-impl From<Observed> for Readings {
-    /// What an operation read; nothing where it reads nothing.
-    fn from(observed: Observed) -> Self {
+impl Readings {
+    /// What an operation read, if it did.
+    pub fn of(observed: Observed) -> Option<Self> {
         match observed {
-            Observed::Read(readings) => Self(readings.into_iter()),
-            _ => Self(Vec::new().into_iter()),
+            Observed::Read(readings) => Some(Self(readings.into_iter())),
+            _ => None,
         }
     }
-}
 
-impl Readings {
     /// The next one as text, without the white space around it.
     pub fn text(&mut self) -> Option<String> {
         match self.0.next() {

@@ -30,11 +30,14 @@ pub fn numa_node(text: &str) -> Option<u32> {
     count(text)
 }
 
-/// The value of `driver_override`; unset reads `(null)`
-/// (`drivers/pci/pci-sysfs.c`, `driver_override_show`).
+/// What an unset `driver_override` reads (`drivers/pci/pci-sysfs.c`,
+/// `driver_override_show`).
+pub const NO_OVERRIDE: &str = "(null)";
+
+/// The value of `driver_override`.
 pub fn driver_override(text: &str) -> Option<&str> {
     match text.trim_end_matches('\n') {
-        "" | "(null)" => None,
+        "" | NO_OVERRIDE => None,
         name => Some(name),
     }
 }

@@ -224,10 +224,17 @@ fn retire(lane: &Arc<Lane>, all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>) -> bool {
 fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observed, OpError> {
     let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
     match op {
-        Op::ReadBatch(batches) => Ok(Observed::Read(read(kernel, batches))),
+        Op::ReadBatch(batches) => {
+            let read = read(kernel, batches);
+            read.map(Observed::Read).map_err(|(path, errno)| refused(path, errno))
+        }
         Op::WriteAttr(write, batches) => kernel
             .write(&write.path, &write.value)
-            .map(|()| Observed::Read(read(kernel, batches)))
+            .map(|()| match read(kernel, batches) {
+                Ok(readings) if !batches.is_empty() => Observed::Read(readings),
+                // What was written stays written: the caller looks again.
+                _ => Observed::Done,
+            })
             .map_err(|errno| refused(write.path.to_string(), errno)),
         Op::OpenVfio { nodes } => nodes
             .iter()
@@ -258,12 +265,27 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
     }
 }
 
-fn read<K: Kernel>(kernel: &K, batches: &[ReadBatch]) -> Vec<Reading> {
+/// Reads all, or gives the path at which that failed, and why.
+fn read<K: Kernel>(kernel: &K, batches: &[ReadBatch]) -> Result<Vec<Reading>, (String, Errno)> {
     let mut readings = Vec::with_capacity(batches.iter().map(|batch| batch.reads.len()).sum());
     for batch in batches {
-        readings.extend(kernel.read_batch(batch));
+        for (reading, read) in kernel.read_batch(batch).into_iter().zip(&batch.reads) {
+            match reading {
+                Err(errno) if tells_nothing(errno) => {
+                    return Err((format!("{}/{}", batch.base, read.path), errno));
+                }
+                reading => readings.push(reading),
+            }
+        }
     }
-    readings
+    Ok(readings)
+}
+
+/// Whether an errno is about this process or the system's memory and says
+/// nothing about what was to be read: taken for an absence, it would end the
+/// claims of vGPUs that are there.
+fn tells_nothing(errno: Errno) -> bool {
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EINTR)
 }
 
 /// A poisoned lock is one whose holder panicked between two plain assignments:

@@ -80,7 +80,8 @@ impl Deadline {
 /// One operation on the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Reads many things below some directories; a missing one is no error.
+    /// Reads many things below some directories; a missing one is no error, but
+    /// a full table of descriptors is.
     ReadBatch(Vec<ReadBatch>),
     /// Writes one attribute and, when that is done, reads what it should show:
     /// one trip to the lane, since each costs two switches of threads.

@@ -27,6 +27,8 @@ pub struct Simulated {
     pub engine: Arc<Engine>,
     /// What the engine was configured with.
     pub config: Config,
+    /// How long the engines to come wait for the kernel.
+    pub timing: Timing,
     run_dir: tempfile::TempDir,
 }
 
@@ -43,26 +45,41 @@ pub const TIMING: Timing = Timing {
 impl Simulated {
     /// The built-in host; its Radeon may be given away whole.
     pub fn builtin() -> Self {
+        Self::builtin_with(TIMING)
+    }
+
+    /// The same, with an engine that waits that long for the kernel.
+    pub fn builtin_with(timing: Timing) -> Self {
         let config = "[passthrough]\nallow = ['0000:81:00.0', '0000:02:00.0']\n";
-        Self::start(&HostSpec::builtin().unwrap(), config)
+        Self::start(&HostSpec::builtin().unwrap(), config, timing)
+    }
+
+    /// A host with the text of a `host.toml`.
+    pub fn on(spec: &HostSpec, config: &str) -> Self {
+        Self::start(spec, config, TIMING)
     }
 
     /// A described host with the text of a `host.toml`.
     pub fn described(host: &str, config: &str) -> Self {
-        Self::start(&HostSpec::parse(host, "host.toml").unwrap(), config)
+        Self::start(&HostSpec::parse(host, "host.toml").unwrap(), config, TIMING)
     }
 
-    fn start(spec: &HostSpec, config: &str) -> Self {
+    fn start(spec: &HostSpec, config: &str, timing: Timing) -> Self {
         let kernel = SimKernel::new(spec).unwrap();
         let config = Config::parse(config, "host.toml").unwrap();
         let run_dir = tempfile::tempdir().unwrap();
-        let engine = engine_on(&kernel, &config, run_dir.path());
-        Self { kernel, engine, config, run_dir }
+        let engine = engine_on(&kernel, &config, run_dir.path(), timing);
+        Self { kernel, engine, config, timing, run_dir }
     }
 
     /// Another engine on the same kernel and claims, as after a restart.
     pub fn restart(&mut self) {
-        self.engine = engine_on(&self.kernel, &self.config, self.run_dir.path());
+        self.engine = engine_on(&self.kernel, &self.config, self.run_dir.path(), self.timing);
+    }
+
+    /// The folder of the engine's claims.
+    pub fn run_dir(&self) -> &std::path::Path {
+        self.run_dir.path()
     }
 
     /// Creates a vGPU.
@@ -111,14 +128,19 @@ impl Simulated {
     }
 }
 
-fn engine_on(kernel: &SimKernel, config: &Config, run_dir: &std::path::Path) -> Arc<Engine> {
+fn engine_on(
+    kernel: &SimKernel,
+    config: &Config,
+    run_dir: &std::path::Path,
+    timing: Timing,
+) -> Arc<Engine> {
     let engine = Engine::start(Setup {
         executor: Arc::new(Lanes::new(Arc::new(kernel.clone()))),
         config: config.clone(),
         run_dir: run_dir.into(),
         module_aliases: kernel.module_aliases().into(),
         boot_id: kernel.boot_id().into(),
-        timing: TIMING,
+        timing,
     })
     .unwrap();
     let listener = Arc::downgrade(&engine);

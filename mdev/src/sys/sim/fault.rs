@@ -148,6 +148,15 @@ impl Faults {
         BlockGuard { gate }
     }
 
+    /// How many of the scripted faults have met a call.
+    pub(super) fn met(&self) -> usize {
+        let met = |fault: &&Fault| match fault.calls {
+            Calls::All => fault.seen > 0,
+            Calls::Nth(n) => fault.seen >= n,
+        };
+        lock(&self.scripted).iter().filter(met).count()
+    }
+
     /// Takes back all that was scripted; what blocks goes on blocking.
     pub(super) fn clear(&self) {
         lock(&self.scripted).clear();

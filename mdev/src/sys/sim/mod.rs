@@ -193,6 +193,11 @@ impl SimKernel {
         self.core.faults.block(pattern, on)
     }
 
+    /// How many of the scripted faults have met a call.
+    pub fn faults_met(&self) -> usize {
+        self.core.faults.met()
+    }
+
     /// Takes back all faults that were scripted.
     pub fn clear_faults(&self) {
         self.core.faults.clear();
