@@ -289,14 +289,11 @@ impl Runner<'_> {
                     owed.push(undo.clone());
                     continue;
                 }
-                match self.undo_one(undo) {
-                    Err(error) => {
-                        if error.is_stuck() {
-                            owed.push(undo.clone());
-                        }
-                        failures.push(error.to_string());
+                if let Err(error) = self.undo_one(undo) {
+                    if error.is_stuck() {
+                        owed.push(undo.clone());
                     }
-                    Ok(()) => {}
+                    failures.push(error.to_string());
                 }
             }
         }
