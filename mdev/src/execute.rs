@@ -9,9 +9,10 @@ use crate::{
     model::PciAddress,
     plan::{Expect, Plan, Step, StepOp, Undo},
     request::Control,
-    scan::{Reader, ScanError, text},
+    scan::{Reader, Readings, ScanError, text},
     sys::{
-        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, SysPath, WriteAttr,
+        Deadline, Executor, InvalidPath, LaneKey, NodePath, Op, OpError, Read, ReadBatch, SysPath,
+        WriteAttr,
     },
 };
 
@@ -125,11 +126,18 @@ impl Runner<'_> {
     fn step(&self, step: &Step) -> Result<(), Halt> {
         let begun = |cause| Halt { cause, begun: true };
         match &step.op {
-            StepOp::Write(write) => self.write(&step.lane, write).map_err(|error| Halt {
-                // Refused by the kernel, or never tried: it did nothing.
-                begun: matches!(error, OpError::Deadline { .. }),
-                cause: Cause::Op(error),
-            })?,
+            StepOp::Write(write) => {
+                let shows = what_shows(&step.expect).map_err(|error| begun(error.into()))?;
+                let reads = shows.unwrap_or_default();
+                let seen = self.write(&step.lane, write, reads).map_err(|error| Halt {
+                    // Refused by the kernel, or never tried: it did nothing.
+                    begun: matches!(error, OpError::Deadline { .. }),
+                    cause: Cause::Op(error),
+                })?;
+                if seen.is_some_and(|mut seen| unmet(&step.expect, &mut seen).is_none()) {
+                    return Ok(());
+                }
+            }
             StepOp::OverrideFunctions { pf, driver } => {
                 self.override_functions(&step.lane, *pf, driver).map_err(begun)?
             }
@@ -140,9 +148,17 @@ impl Runner<'_> {
         self.expect(&step.lane, &step.expect).map_err(begun)
     }
 
-    fn write(&self, lane: &LaneKey, write: &WriteAttr) -> Result<(), OpError> {
-        let op = Op::WriteAttr(write.clone());
-        self.executor.run(lane, op, Deadline::after(self.write_limit)).map(drop)
+    /// Writes, and reads in the same turn of the lane: `None` when nothing was to
+    /// be read, or not all of it could be.
+    fn write(
+        &self,
+        lane: &LaneKey,
+        write: &WriteAttr,
+        reads: Vec<ReadBatch>,
+    ) -> Result<Option<Readings>, OpError> {
+        let op = Op::WriteAttr(write.clone(), reads);
+        let observed = self.executor.run(lane, op, Deadline::after(self.write_limit))?;
+        Ok(Readings::of(observed))
     }
 
     /// Looks until what a step should show shows: at once, and again with each
@@ -165,43 +181,16 @@ impl Runner<'_> {
     fn look(&self, lane: &LaneKey, expect: &Expect) -> Result<Option<String>, Cause> {
         // What is read here waits for no lock that the write took.
         let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
-        let at = |path: &SysPath| split(path);
-        let seen = match expect {
-            Expect::Nothing => None,
-            Expect::Link { path, name } => {
-                let (base, last) = at(path)?;
-                match (reader.read(&base, vec![Read::link(last)])?.link(), name) {
-                    (None, _) => Some(format!("{path} is missing")),
-                    (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
-                    _ => None,
-                }
-            }
-            Expect::NoLink { path } => {
-                let (base, last) = at(path)?;
-                let is = reader.read(&base, vec![Read::link(last)])?.link();
-                is.map(|is| format!("{path} still leads to {is}"))
-            }
-            Expect::Text { path, text } => {
-                let (base, last) = at(path)?;
-                let is = reader.read(&base, vec![Read::text(last)])?.text();
-                (is.as_deref() != Some(text)).then(|| match is {
-                    Some(is) => format!("{path} reads {is:?}"),
-                    None => format!("{path} cannot be read"),
-                })
-            }
-            Expect::Gone { path } => {
-                let (base, last) = at(path)?;
-                let inode = reader.read(&base, vec![Read::inode(last)])?.inode();
-                inode.map(|_| format!("{path} is still there"))
-            }
-            Expect::Functions { pf, count } => {
-                let functions = self.functions(reader, pf)?;
-                let linked = functions.iter().filter(|(_, linked)| *linked).count();
-                (linked != *count as usize || functions.len() != linked)
-                    .then(|| format!("{pf} has {linked} VFs"))
-            }
+        if let Some(batches) = what_shows(expect)? {
+            return Ok(unmet(expect, &mut reader.read_each(batches)?));
+        }
+        let Expect::Functions { pf, count } = expect else {
+            return Ok(None);
         };
-        Ok(seen)
+        let functions = self.functions(reader, pf)?;
+        let linked = functions.iter().filter(|(_, linked)| *linked).count();
+        Ok((linked != *count as usize || functions.len() != linked)
+            .then(|| format!("{pf} has {linked} VFs")))
     }
 
     /// The VFs of a PF, each with whether it is linked back.
@@ -239,7 +228,7 @@ impl Runner<'_> {
         for (function, _) in self.functions(reader, &device)? {
             let lane = LaneKey::Function(function);
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&lane, &write).map_err(Cause::Op)?;
+            self.write(&lane, &write, Vec::new()).map_err(Cause::Op)?;
             self.expect(&lane, &crate::framework::sriov::override_is(function, Some(driver))?)?;
         }
         Ok(())
@@ -305,10 +294,43 @@ impl Runner<'_> {
     /// # Errors
     /// The kernel's refusal, or that it hangs.
     pub fn undo_one(&self, Undo { lane, write }: &Undo) -> Result<(), OpError> {
-        match self.write(lane, write) {
+        match self.write(lane, write, Vec::new()) {
             Err(error) if !undone_already(&error) => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+/// What to read to see whether something shows; `None` where one look at known
+/// paths is not enough.
+fn what_shows(expect: &Expect) -> Result<Option<Vec<ReadBatch>>, InvalidPath> {
+    let (path, read): (&SysPath, fn(String) -> Read) = match expect {
+        Expect::Nothing => return Ok(Some(Vec::new())),
+        Expect::Functions { .. } => return Ok(None),
+        Expect::Link { path, .. } | Expect::NoLink { path } => (path, Read::link),
+        Expect::Text { path, .. } => (path, Read::text),
+        Expect::Gone { path } => (path, Read::inode),
+    };
+    let (base, last) = split(path)?;
+    Ok(Some(vec![ReadBatch { base, reads: vec![read(last)] }]))
+}
+
+/// `None` when it shows in what was read, else what is there.
+fn unmet(expect: &Expect, r: &mut Readings) -> Option<String> {
+    match expect {
+        Expect::Nothing | Expect::Functions { .. } => None,
+        Expect::Link { path, name } => match (r.link(), name) {
+            (None, _) => Some(format!("{path} is missing")),
+            (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
+            _ => None,
+        },
+        Expect::NoLink { path } => r.link().map(|is| format!("{path} still leads to {is}")),
+        Expect::Text { path, text } => match r.text() {
+            Some(is) if is == *text => None,
+            Some(is) => Some(format!("{path} reads {is:?}")),
+            None => Some(format!("{path} cannot be read")),
+        },
+        Expect::Gone { path } => r.inode().map(|_| format!("{path} is still there")),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
-        read_mdev, read_mdevs, refresh_available, text,
+        read_mdev, read_mdevs, text,
     },
     sys::{Deadline, KernelEvent, LaneKey, OpError},
 };
@@ -362,9 +362,7 @@ impl Engine {
         let mut facts = (*facts).clone();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-        let mdev = read_mdev(reader, parent, uuid)
-            .and_then(|found| refresh_available(reader, &mut facts.parents).map(|()| found));
-        match mdev {
+        match read_mdev(reader, parent, uuid, &mut facts.parents) {
             Ok(found) => {
                 let mdev = found.as_ref();
                 self.totals.learn(&facts);

@@ -9,7 +9,7 @@ use crate::{
     sys::{Read, ReadBatch, SysPath},
 };
 
-use super::{Reader, ScanError, path, text};
+use super::{Reader, Readings, ScanError, path, text};
 
 /// A device that mdevs can be created on: a PF, a VF or a virtual device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,29 +108,33 @@ pub fn read_parents(reader: Reader<'_>, names: &[String]) -> Result<Vec<ParentFa
                 .collect(),
         })
         .collect();
-    refresh_available(reader, &mut parents)?;
+    read_available(reader, &mut parents)?;
     Ok(parents)
 }
 
-/// Reads again how many of each type the parents can make: a vGPU on one VF
-/// changes what its siblings offer.
-///
-/// # Errors
-/// When the lane fails.
-pub fn refresh_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Result<(), ScanError> {
+/// Reads how many of each type the parents can make.
+fn read_available(reader: Reader<'_>, parents: &mut [ParentFacts]) -> Result<(), ScanError> {
+    let mut r = reader.read_each(available_of(parents)?)?;
+    take_available(&mut r, parents);
+    Ok(())
+}
+
+fn available_of(parents: &[ParentFacts]) -> Result<Vec<ReadBatch>, ScanError> {
     let mut batches = Vec::with_capacity(parents.len());
-    for facts in parents.iter() {
+    for facts in parents {
         let available = |id| Read::text(format!("{id}/available_instances"));
         batches.push(ReadBatch {
             base: parent(&facts.name)?.join("mdev_supported_types")?,
             reads: facts.types.keys().map(available).collect(),
         });
     }
-    let mut r = reader.read_each(batches)?;
+    Ok(batches)
+}
+
+fn take_available(r: &mut Readings, parents: &mut [ParentFacts]) {
     for (_, available) in parents.iter_mut().flat_map(|parent| parent.types.values_mut()) {
         *available = r.text().as_deref().and_then(text::count).unwrap_or(0);
     }
-    Ok(())
 }
 
 /// Reads the mdevs on some parents, all in two rounds: there can be hundreds of
@@ -154,10 +158,23 @@ pub fn read_mdevs(
             (&*parent.name, names.iter().filter_map(|name| text::mdev_name(name)).collect())
         })
         .collect();
-    read_each_mdev(reader, &mdevs)
+    let mut batches = Vec::with_capacity(mdevs.len());
+    for (parent, uuids) in mdevs.iter().filter(|(_, uuids)| !uuids.is_empty()) {
+        batches.push(mdevs_of(parent, uuids)?);
+    }
+    let mut r = reader.read_each(batches)?;
+    let mut found = Vec::new();
+    for (parent, uuids) in mdevs {
+        found.extend(uuids.iter().filter_map(|uuid| take_mdev(&mut r, parent, *uuid)));
+    }
+    name_types(reader, &mut found)?;
+    read_nodes(reader, &mut found)?;
+    Ok(found)
 }
 
-/// Reads one mdev; `None` when it is gone.
+/// Reads one mdev, `None` when it is gone, and again how many of each type the
+/// parents of its GPU can make: a vGPU on one VF changes what its siblings
+/// offer.
 ///
 /// # Errors
 /// When the lane fails.
@@ -165,52 +182,46 @@ pub fn read_mdev(
     reader: Reader<'_>,
     parent: &str,
     uuid: Uuid,
+    parents: &mut [ParentFacts],
 ) -> Result<Option<MdevFacts>, ScanError> {
-    Ok(read_each_mdev(reader, &[(parent, vec![uuid])])?.pop())
-}
-
-/// Reads mdevs, by parent. An mdev whose directory is gone is gone; one without
-/// `mdev_type` is still there.
-fn read_each_mdev(
-    reader: Reader<'_>,
-    mdevs: &[(&str, Vec<Uuid>)],
-) -> Result<Vec<MdevFacts>, ScanError> {
-    let mut batches = Vec::with_capacity(mdevs.len());
-    for (parent, uuids) in mdevs.iter().filter(|(_, uuids)| !uuids.is_empty()) {
-        let mut reads = Vec::with_capacity(uuids.len() * 5);
-        for uuid in uuids {
-            reads.push(Read::inode(uuid.to_string()));
-            reads.push(Read::link(format!("{uuid}/mdev_type")));
-            reads.push(Read::link(format!("{uuid}/driver")));
-            reads.push(Read::link(format!("{uuid}/iommu_group")));
-            reads.push(Read::names(format!("{uuid}/vfio-dev")));
-        }
-        batches.push(ReadBatch { base: self::parent(parent)?, reads });
-    }
+    let mut batches = vec![mdevs_of(parent, &[uuid])?];
+    batches.append(&mut available_of(parents)?);
     let mut r = reader.read_each(batches)?;
-    let mut found = Vec::new();
-    for (parent, uuids) in mdevs {
-        for uuid in uuids {
-            let inode = r.inode();
-            let mdev = MdevFacts {
-                uuid: *uuid,
-                parent: (*parent).to_owned(),
-                type_id: r.link().and_then(|id| id.parse().ok()),
-                driver: r.link(),
-                group: r.link().as_deref().and_then(text::count),
-                has_group_node: false,
-                vfio_device: r.names().into_iter().next(),
-                has_cdev: false,
-                inode: inode.unwrap_or(0),
-            };
-            if inode.is_some() {
-                found.push(mdev);
-            }
-        }
-    }
+    let mut found: Vec<MdevFacts> = take_mdev(&mut r, parent, uuid).into_iter().collect();
+    take_available(&mut r, parents);
     name_types(reader, &mut found)?;
     read_nodes(reader, &mut found)?;
-    Ok(found)
+    Ok(found.pop())
+}
+
+fn mdevs_of(parent: &str, uuids: &[Uuid]) -> Result<ReadBatch, ScanError> {
+    let mut reads = Vec::with_capacity(uuids.len() * 5);
+    for uuid in uuids {
+        reads.push(Read::inode(uuid.to_string()));
+        reads.push(Read::link(format!("{uuid}/mdev_type")));
+        reads.push(Read::link(format!("{uuid}/driver")));
+        reads.push(Read::link(format!("{uuid}/iommu_group")));
+        reads.push(Read::names(format!("{uuid}/vfio-dev")));
+    }
+    Ok(ReadBatch { base: self::parent(parent)?, reads })
+}
+
+/// An mdev whose directory is gone is gone; one without `mdev_type` is still
+/// there.
+fn take_mdev(r: &mut Readings, parent: &str, uuid: Uuid) -> Option<MdevFacts> {
+    let inode = r.inode();
+    let mdev = MdevFacts {
+        uuid,
+        parent: parent.to_owned(),
+        type_id: r.link().and_then(|id| id.parse().ok()),
+        driver: r.link(),
+        group: r.link().as_deref().and_then(text::count),
+        has_group_node: false,
+        vfio_device: r.names().into_iter().next(),
+        has_cdev: false,
+        inode: inode.unwrap_or(0),
+    };
+    inode.map(|_| mdev)
 }
 
 /// Reads which nodes mdevs have.
@@ -237,13 +248,13 @@ fn name_types(reader: Reader<'_>, found: &mut [MdevFacts]) -> Result<(), ScanErr
     for _ in 0..LOOKS {
         let appearing = |mdev: &&mut MdevFacts| mdev.driver.is_some() && mdev.type_id.is_none();
         let mut nameless: Vec<&mut MdevFacts> = found.iter_mut().filter(appearing).collect();
-        if nameless.is_empty() {
-            break;
-        }
         let mut batches = Vec::with_capacity(nameless.len());
         for mdev in &nameless {
-            let base = parent(&mdev.parent)?.join(&mdev.uuid.to_string())?;
-            batches.push(ReadBatch { base, reads: vec![Read::link("mdev_type")] });
+            let reads = vec![Read::link(format!("{}/mdev_type", mdev.uuid))];
+            batches.push(ReadBatch { base: parent(&mdev.parent)?, reads });
+        }
+        if batches.is_empty() {
+            break;
         }
         let mut r = reader.read_each(batches)?;
         for mdev in &mut nameless {

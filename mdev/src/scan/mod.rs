@@ -17,9 +17,7 @@ use crate::sys::{
 
 pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
-pub use mdev::{
-    MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents, refresh_available,
-};
+pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 
 /// Why something could not be read.
@@ -81,6 +79,14 @@ impl<'a> Reader<'a> {
 pub struct Readings(std::vec::IntoIter<Reading>);
 
 impl Readings {
+    /// What an operation read, if it did.
+    pub fn of(observed: Observed) -> Option<Self> {
+        match observed {
+            Observed::Read(readings) => Some(Self(readings.into_iter())),
+            _ => None,
+        }
+    }
+
     /// The next one as text, without the white space around it. A NUL, which a
     /// driver may write, is replaced: a bus ends the connection of who sends one.
     pub fn text(&mut self) -> Option<String> {

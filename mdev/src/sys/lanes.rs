@@ -9,7 +9,9 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened};
+use super::{
+    Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened, ReadBatch, Reading,
+};
 
 /// How many operations may wait for one lane.
 const QUEUE: usize = 64;
@@ -223,23 +225,16 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
     let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
     match op {
         Op::ReadBatch(batches) => {
-            let mut readings = Vec::with_capacity(batches.iter().map(|b| b.reads.len()).sum());
-            for batch in batches {
-                for (reading, read) in kernel.read_batch(batch).into_iter().zip(&batch.reads) {
-                    match reading {
-                        Err(errno) if tells_nothing(errno) => {
-                            let path = format!("{}/{}", batch.base, read.path);
-                            return Err(refused(path, errno));
-                        }
-                        reading => readings.push(reading),
-                    }
-                }
-            }
-            Ok(Observed::Read(readings))
+            let read = read(kernel, batches);
+            read.map(Observed::Read).map_err(|(path, errno)| refused(path, errno))
         }
-        Op::WriteAttr(write) => kernel
+        Op::WriteAttr(write, batches) => kernel
             .write(&write.path, &write.value)
-            .map(|()| Observed::Done)
+            .map(|()| match read(kernel, batches) {
+                Ok(readings) if !batches.is_empty() => Observed::Read(readings),
+                // What was written stays written: the caller looks again.
+                _ => Observed::Done,
+            })
             .map_err(|errno| refused(write.path.to_string(), errno)),
         Op::OpenVfio { nodes } => nodes
             .iter()
@@ -268,6 +263,22 @@ fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observe
             .map(Observed::Tool)
             .map_err(|errno| refused(tool.to_string(), errno)),
     }
+}
+
+/// Reads all, or gives the path at which that failed, and why.
+fn read<K: Kernel>(kernel: &K, batches: &[ReadBatch]) -> Result<Vec<Reading>, (String, Errno)> {
+    let mut readings = Vec::with_capacity(batches.iter().map(|batch| batch.reads.len()).sum());
+    for batch in batches {
+        for (reading, read) in kernel.read_batch(batch).into_iter().zip(&batch.reads) {
+            match reading {
+                Err(errno) if tells_nothing(errno) => {
+                    return Err((format!("{}/{}", batch.base, read.path), errno));
+                }
+                reading => readings.push(reading),
+            }
+        }
+    }
+    Ok(readings)
 }
 
 /// Whether an errno is about this process or the system's memory and says

@@ -83,8 +83,9 @@ pub enum Op {
     /// Reads many things below some directories; a missing one is no error, but
     /// a full table of descriptors is.
     ReadBatch(Vec<ReadBatch>),
-    /// Writes one attribute.
-    WriteAttr(WriteAttr),
+    /// Writes one attribute and, when that is done, reads what it should show:
+    /// one trip to the lane, since each costs two switches of threads.
+    WriteAttr(WriteAttr, Vec<ReadBatch>),
     /// Opens nodes below `/dev`, all or none.
     OpenVfio {
         /// The nodes, opened in this order.
@@ -117,7 +118,7 @@ impl fmt::Display for Op {
                 Some(first) => write!(f, "reading {}", first.base),
                 None => f.write_str("reading nothing"),
             },
-            Self::WriteAttr(write) => {
+            Self::WriteAttr(write, _) => {
                 write!(f, "writing {:?} to {}", write.value.trim_end(), write.path)
             }
             Self::OpenVfio { nodes } => {
@@ -322,9 +323,10 @@ pub struct Opened {
 /// What an operation gave.
 #[derive(Debug)]
 pub enum Observed {
-    /// Of [`Op::ReadBatch`]: one for each read, in order, batch after batch.
+    /// Of [`Op::ReadBatch`] and [`Op::WriteAttr`]: one for each read, in order,
+    /// batch after batch.
     Read(Vec<Reading>),
-    /// Of [`Op::WriteAttr`] and [`Op::Chown`].
+    /// Of [`Op::Chown`].
     Done,
     /// Of [`Op::OpenVfio`].
     Opened(Opened),
