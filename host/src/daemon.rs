@@ -19,6 +19,10 @@ use crate::{
 /// client's default timeout is 25 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long stopping waits for what runs: longer than a change whose kernel
+/// hangs, and less than the unit's TimeoutStopSec.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
 /// How the daemon is to run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -45,7 +49,10 @@ pub fn run(options: &Options) -> Result<()> {
         .max_blocking_threads(crate::bus::MOST_AT_WORK)
         .build()
         .context("the runtime cannot start")?;
-    runtime.block_on(serve(options))
+    let served = runtime.block_on(serve(options));
+    // A thread that the kernel does not let go must not keep the process.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(options: &Options) -> Result<()> {
@@ -71,6 +78,7 @@ async fn serve(options: &Options) -> Result<()> {
         simulated: options.kernel != KernelChoice::Real,
         machine_id: files::machine_id(),
         patience: PATIENCE,
+        stop_patience: STOP_PATIENCE,
     };
     let server = Server::new(connection, engine.clone(), authority, host).await?;
     server.take_name().await?;

@@ -302,3 +302,57 @@ fn a_gpu_that_is_plugged_in_during_a_count_change_is_seen() {
         thread::yield_now();
     }
 }
+
+#[test]
+fn what_is_being_removed_is_not_handed_out() {
+    let host = Simulated::builtin();
+    host.set_vfs(FLEX, 1).unwrap();
+    let request = CreateRequest { uuid: Some(OURS), ..of("flex-140-vf") };
+    create(&host, &request).unwrap();
+    let gate = host.kernel.block("*", FaultOn::Open(FIRST));
+    thread::scope(|scope| {
+        let open = scope.spawn(|| host.engine.open_device(OURS, true));
+        assert!(gate.wait_met(Duration::from_secs(20)));
+        let remove = scope.spawn(|| host.remove(OURS));
+        let is_removing =
+            |result: Result<Created, Error>| result.is_err_and(|error| error.code() == "vgpu-busy");
+        while !is_removing(create(&host, &request)) {
+            thread::yield_now();
+        }
+        drop(gate);
+        let refused = open.join().unwrap().unwrap_err();
+        assert_eq!(refused.code(), "being-removed", "{refused}");
+        remove.join().unwrap().unwrap();
+    });
+    assert!(host.vgpu(OURS).is_none());
+}
+
+#[test]
+fn a_broken_one_does_not_pass_for_what_was_asked() {
+    let host = Simulated::builtin();
+    host.set_vfs(FLEX, 1).unwrap();
+    let request = CreateRequest { uuid: Some(OURS), ..of("flex-140-vf") };
+    assert!(create(&host, &request).unwrap().created);
+    assert!(!create(&host, &request).unwrap().created);
+    write(&host, "bus/pci/drivers/vfio-pci/unbind", VF);
+    host.engine.rescan().unwrap();
+    assert_eq!(host.vgpu(OURS).unwrap().state, VgpuState::Broken);
+    let error = create(&host, &request).unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::BadState, "vgpu-broken"), "{error}");
+    host.remove(OURS).unwrap();
+    assert!(create(&host, &request).unwrap().created);
+}
+
+#[test]
+fn functions_of_nvidia_are_left_with_its_driver() {
+    let host = Simulated::described(
+        "[vfio]\ngroups = true\n[[vfio-driver]]\nname = 'vfio-pci'\n[[pci]]\n\
+         address = '0000:65:00.0'\nvendor = 0x10de\ndevice = 0x2235\nclass = 0x030200\n\
+         driver = 'nvidia'\n[pci.sriov]\ntotal-vfs = 32\nvf-device = 0x2235\n",
+        "",
+    );
+    host.kernel.record_writes();
+    let error = host.set_vfs("0000:65:00.0", 4).unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::NotSupported, "vendor-tool"), "{error}");
+    assert_eq!(host.kernel.writes(), []);
+}

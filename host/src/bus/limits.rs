@@ -15,6 +15,8 @@ use super::error::Fault;
 
 /// Calls at work of one sender.
 const OF_ONE: usize = 16;
+/// Calls at work of one user other than root, who can have many connections.
+const OF_ONE_USER: usize = 32;
 /// Calls at work in all; each may take a thread.
 pub const IN_ALL: usize = 64;
 
@@ -23,7 +25,14 @@ pub const IN_ALL: usize = 64;
 pub(crate) struct Limits {
     all: Arc<Semaphore>,
     by_sender: Arc<Mutex<HashMap<String, usize>>>,
+    by_user: Arc<Mutex<HashMap<u32, usize>>>,
     closed: Arc<AtomicBool>,
+}
+
+/// A call of a user at work, until it is dropped.
+pub(crate) struct UserPermit {
+    uid: u32,
+    by_user: Arc<Mutex<HashMap<u32, usize>>>,
 }
 
 /// A call at work, until it is dropped.
@@ -39,6 +48,7 @@ impl Limits {
         Self {
             all: Arc::new(Semaphore::new(IN_ALL)),
             by_sender: Arc::default(),
+            by_user: Arc::default(),
             closed: Arc::default(),
         }
     }
@@ -70,6 +80,23 @@ impl Limits {
         Ok(Permit { sender, by_sender: self.by_sender.clone(), _one_of_all: permit })
     }
 
+    /// Counts a call that has begun as one of its user's.
+    ///
+    /// # Errors
+    /// LimitsExceeded when too many are at work.
+    pub(crate) fn of_user(&self, uid: u32) -> Result<UserPermit, Fault> {
+        let mut by_user = lock(&self.by_user);
+        let of_one = by_user.entry(uid).or_default();
+        if uid != 0 && *of_one >= OF_ONE_USER {
+            return Err(Fault::new(
+                standard::LIMITS_EXCEEDED,
+                format!("{OF_ONE_USER} calls of user {uid} are at work; wait until one has ended"),
+            ));
+        }
+        *of_one += 1;
+        Ok(UserPermit { uid, by_user: self.by_user.clone() })
+    }
+
     /// Lets no more calls begin.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -89,6 +116,18 @@ impl Drop for Permit {
             *count -= 1;
             if *count == 0 {
                 by_sender.remove(&self.sender);
+            }
+        }
+    }
+}
+
+impl Drop for UserPermit {
+    fn drop(&mut self) {
+        let mut by_user = lock(&self.by_user);
+        if let Some(count) = by_user.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                by_user.remove(&self.uid);
             }
         }
     }
@@ -114,6 +153,18 @@ mod tests {
         assert!(limits.begin(":1.1".into()).is_ok());
         drop((held, other));
         assert!(lock(&limits.by_sender).is_empty());
+    }
+
+    #[test]
+    fn one_user_with_many_connections_cannot_take_it_all() {
+        let limits = Limits::new();
+        let mut held: Vec<_> = (0..OF_ONE_USER).map(|_| limits.of_user(1000).unwrap()).collect();
+        assert_eq!(limits.of_user(1000).err().unwrap().name, standard::LIMITS_EXCEEDED);
+        let others: Vec<_> = (0..=OF_ONE_USER).map(|_| limits.of_user(0).unwrap()).collect();
+        held.pop();
+        assert!(limits.of_user(1000).is_ok());
+        drop((held, others));
+        assert!(lock(&limits.by_user).is_empty());
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub struct Host {
     pub machine_id: Option<String>,
     /// How long a caller is kept waiting before its work goes on as a job.
     pub patience: Duration,
+    /// How long stopping waits for what runs: a forced removal waits for its
+    /// holder, which can take for ever.
+    pub stop_patience: Duration,
 }
 
 /// Why serving ended.
@@ -78,6 +81,7 @@ pub struct Server {
     /// What the bus has been told.
     picture: Arc<Snapshot>,
     outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    stop_patience: Duration,
 }
 
 impl Server {
@@ -112,7 +116,8 @@ impl Server {
             patience: host.patience,
             outgoing: sender,
         });
-        Ok(Self { connection, calls, service, picture: engine.snapshot(), outgoing })
+        let (picture, stop_patience) = (engine.snapshot(), host.stop_patience);
+        Ok(Self { connection, calls, service, picture, outgoing, stop_patience })
     }
 
     /// Takes the service's name on the bus.
@@ -129,17 +134,20 @@ impl Server {
     }
 
     /// Serves until `stop` is ready. Then it begins no more work, and returns
-    /// when what runs has ended and is answered; the name is kept until then,
-    /// since clients listen to it for the end of their jobs.
+    /// when what runs has ended and is answered, or does not end for long; the
+    /// name is kept until then, since clients listen to it for the end of their
+    /// jobs.
     ///
     /// # Errors
     /// When the connection fails.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let limits = self.service.limits.clone();
+        let (limits, patience) = (self.service.limits.clone(), self.stop_patience);
         let ended = async move {
             stop.await;
             limits.close();
-            limits.idle().await;
+            if tokio::time::timeout(patience, limits.idle()).await.is_err() {
+                tracing::warn!("stopping without what still runs: the kernel finishes it alone");
+            }
         };
         tokio::pin!(ended);
         loop {

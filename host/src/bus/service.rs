@@ -7,7 +7,12 @@ use vgpu_mdev::{engine::Engine, model::Vgpu};
 use vgpu_polkit::{Authority, Caller, Callers, Details, Rule, authorize};
 
 use super::{
-    call::Call, error::Fault, jobs::Jobs, limits::Limits, server::Outgoing, vgpu::VgpuObject,
+    call::Call,
+    error::Fault,
+    jobs::Jobs,
+    limits::{Limits, UserPermit},
+    server::Outgoing,
+    vgpu::VgpuObject,
 };
 
 /// What the handlers of calls share.
@@ -30,6 +35,7 @@ pub(crate) struct Asker<'a> {
     call: &'a Call,
     /// The user.
     pub(crate) uid: u32,
+    _one_of_theirs: UserPermit,
 }
 
 impl Service {
@@ -48,10 +54,12 @@ impl Service {
     /// Finds out who sent a call.
     ///
     /// # Errors
-    /// AccessDenied when the bus does not say.
+    /// AccessDenied when the bus does not say, LimitsExceeded when too many
+    /// calls of that user are at work.
     pub(crate) async fn asker<'a>(&'a self, call: &'a Call) -> Result<Asker<'a>, Fault> {
         let uid = self.callers.uid(&call.header()).await?;
-        Ok(Asker { service: self, call, uid })
+        let permit = self.limits.of_user(uid)?;
+        Ok(Asker { service: self, call, uid, _one_of_theirs: permit })
     }
 }
 

@@ -6,7 +6,7 @@ use vgpu_mdev::sys::sim::{Calls, FaultOn};
 use zbus::{OwnedObjectPath, OwnedVariant};
 
 use crate::{
-    bus::{Bus, JOB, MANAGER, Options, ROOT, call, property},
+    bus::{Bus, JOB, MANAGER, Options, ROOT, VGPU, call, create, options, property},
     served::Served,
     signals::{next, watch},
 };
@@ -138,4 +138,21 @@ async fn stopping_finishes_what_runs() {
     let (_, _, result, _): Removed = next(&mut removed).await.body().deserialize().unwrap();
     assert_eq!(result, "done");
     assert_eq!(engine.snapshot().vgpu_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_does_not_wait_for_what_never_ends() {
+    let bus = Bus::start();
+    let served = Served::patient(&bus, Duration::from_millis(100));
+    let connection = bus.connect().await;
+    let vgpu = create(&connection, "mtty-1", Options::new()).await;
+    let blocked = served.kernel.block("*/remove", FaultOn::Write(Calls::All));
+    let force = options([("force", true.into())]);
+    let reply = call(&connection, &vgpu, VGPU, "Remove", &(force,)).await.unwrap();
+    let job: OwnedObjectPath = reply.body().deserialize().unwrap();
+    assert_eq!(job.as_str(), "/org/vgpu/Host1/jobs/1");
+    tokio::task::spawn_blocking(move || served.stop()).await.unwrap();
+    let gone = call(&connection, ROOT, MANAGER, "ListGpus", &()).await.unwrap_err();
+    assert_eq!(gone.name, "org.freedesktop.DBus.Error.ServiceUnknown");
+    drop(blocked);
 }

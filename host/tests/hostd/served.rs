@@ -54,12 +54,14 @@ impl Served {
                 let connection =
                     zbus::connection::Builder::address(address.as_str()).build().await.unwrap();
                 let authority = Box::new(Polkit::new(connection.clone()));
-                let host = Host { simulated: true, machine_id: None, patience };
+                let stop_patience = patience * 10;
+                let host = Host { simulated: true, machine_id: None, patience, stop_patience };
                 let server = Server::new(connection, served, authority, host).await.unwrap();
                 server.take_name().await.unwrap();
                 ready.send(()).unwrap();
                 server.run(async { drop(stopped.await) }).await.unwrap();
             });
+            runtime.shutdown_background();
         });
         is_ready.recv().expect("the server starts");
         Self { kernel, engine, stop: Some(stop), thread: Some(thread) }

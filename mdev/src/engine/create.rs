@@ -57,6 +57,8 @@ impl Engine {
         let snapshot = self.snapshot();
         let Some(claim) = self.claims.get(uuid) else {
             return match snapshot.vgpu(uuid) {
+                // Just removed, and the picture does not show it yet.
+                Some(vgpu) if vgpu.managed => Err(busy_uuid(&tried(request), uuid)),
                 Some(vgpu) => Err(failure::foreign(tried(request), vgpu)),
                 None => Ok(None),
             };

@@ -87,12 +87,13 @@ impl Readings {
         }
     }
 
-    /// The next one as text, without the white space around it.
+    /// The next one as text, without the white space around it. A NUL, which a
+    /// driver may write, is replaced: a bus ends the connection of who sends one.
     pub fn text(&mut self) -> Option<String> {
         match self.0.next() {
             Some(Ok(Value::Text(mut text))) => {
                 text.truncate(text.trim_end().len());
-                Some(text)
+                Some(if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text })
             }
             _ => None,
         }
@@ -126,4 +127,17 @@ impl Readings {
 /// A path of this program's own making.
 fn path(text: impl Into<String>) -> Result<SysPath, ScanError> {
     Ok(SysPath::new(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_nul_comes_out_of_a_text() {
+        let texts = ["GRID\0 T4\n", "plain\n"].map(|text| Ok(Value::Text(text.into())));
+        let mut readings = Readings(Vec::from(texts).into_iter());
+        assert_eq!(readings.text().as_deref(), Some("GRID\u{fffd} T4"));
+        assert_eq!(readings.text().as_deref(), Some("plain"));
+    }
 }

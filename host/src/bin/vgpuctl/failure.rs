@@ -4,6 +4,8 @@ use std::{io, process::ExitCode};
 
 use vgpu_host_api::error::{self, standard};
 
+use crate::output::{note, plain};
+
 /// The result of a command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -77,8 +79,8 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Said { code, message } => {
-                let _ =
-                    io::Write::write_fmt(&mut io::stderr(), format_args!("vgpuctl: {message}\n"));
+                // It may repeat what a driver or a process calls itself.
+                note(&format!("vgpuctl: {}", plain(message)));
                 ExitCode::from(*code as u8)
             }
             Self::Silent(code) => ExitCode::from(*code as u8),
