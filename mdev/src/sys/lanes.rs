@@ -1,4 +1,9 @@
-//! The executor in this process: one thread and one bounded queue a lane.
+//! The executor in this process: a bounded queue for each lane, and threads that
+//! serve them, at most one a lane.
+//!
+//! A call that the kernel never finishes keeps its lane and one thread; the
+//! other lanes get another. Lanes are made and forgotten with their work, so
+//! that there can be one for each function and mdev.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,35 +14,42 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{
-    Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, Opened, ReadBatch, Reading,
-};
+use super::{Deadline, Executor, Kernel, LaneKey, Observed, Op, OpError, perform::perform};
 
 /// How many operations may wait for one lane.
 const QUEUE: usize = 64;
-/// How long a lane of one function or mdev keeps its thread without work; a
-/// lane of a GPU keeps it for good.
+/// How many threads stay when there is nothing to do.
+const KEPT: usize = 4;
+/// How long the others wait for more.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Runs operations on a [`Kernel`], each lane on a thread of its own, so that a
-/// call which the kernel never finishes costs that lane alone.
+/// Runs operations on a [`Kernel`], those of one lane in order.
 pub struct Lanes<K> {
-    kernel: Arc<K>,
-    lanes: Arc<Mutex<BTreeMap<LaneKey, Arc<Lane>>>>,
+    pool: Arc<Pool<K>>,
 }
 
-struct Lane {
-    key: LaneKey,
-    state: Mutex<LaneState>,
+struct Pool<K> {
+    kernel: Arc<K>,
+    state: Mutex<State>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct LaneState {
-    queue: VecDeque<Task>,
-    /// What runs now, since when, and whether somebody gave up on it.
-    running: Option<Running>,
+struct State {
+    /// The lanes that have work, running or waiting.
+    lanes: BTreeMap<LaneKey, Lane>,
+    /// Those of them that no thread serves yet.
+    ready: VecDeque<LaneKey>,
+    /// Threads that wait for a lane.
+    idle: usize,
     closed: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Task>,
+    /// What runs now, and whether somebody gave up on it.
+    running: Option<Running>,
 }
 
 struct Running {
@@ -58,55 +70,81 @@ struct Answer {
 }
 
 impl<K: Kernel> Lanes<K> {
-    /// Lanes over a kernel; each starts with its first operation.
+    /// Lanes over a kernel.
     pub fn new(kernel: Arc<K>) -> Self {
-        Self { kernel, lanes: Arc::default() }
+        Self { pool: Arc::new(Pool { kernel, state: Mutex::default(), work: Condvar::new() }) }
     }
 
-    /// Queues a task on its lane, starting the lane where there is none.
-    fn enqueue(&self, key: &LaneKey, mut task: Task) -> Result<Arc<Lane>, OpError> {
-        let mut lanes = lock(&self.lanes);
-        if let Some(lane) = lanes.get(key) {
-            let mut state = lock(&lane.state);
-            if let Some(Running { op, hung: true }) = &state.running {
+    /// Queues a task on its lane.
+    fn enqueue(&self, key: &LaneKey, task: Task) -> Result<(), OpError> {
+        let mut state = lock(&self.pool.state);
+        let what = || task.op.to_string();
+        match state.lanes.get_mut(key) {
+            Some(Lane { running: Some(Running { op, hung: true }), .. }) => {
                 return Err(OpError::Stuck {
-                    what: task.op.to_string(),
+                    what: what(),
                     lane: key.clone(),
                     hung: op.to_string(),
                 });
             }
-            if state.queue.len() >= QUEUE {
-                return Err(OpError::Overloaded { what: task.op.to_string(), lane: key.clone() });
+            Some(lane) if lane.queue.len() >= QUEUE => {
+                return Err(OpError::Overloaded { what: what(), lane: key.clone() });
             }
-            if !state.closed {
-                state.queue.push_back(task);
-                // Woken before, it would at once wait for the lock.
-                drop(state);
-                lane.work.notify_one();
-                return Ok(lane.clone());
+            // Whoever serves it, or will, finds this one as well.
+            Some(lane) => {
+                lane.queue.push_back(task);
+                return Ok(());
+            }
+            None => {}
+        }
+        if state.idle <= state.ready.len() {
+            let pool = self.pool.clone();
+            let spawned = thread::Builder::new()
+                .name("vgpu-lane".into())
+                .stack_size(256 * 1024)
+                .spawn(move || pool.serve());
+            if let Err(error) = spawned {
+                let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EAGAIN));
+                return Err(OpError::Kernel {
+                    what: what(),
+                    path: format!("a thread for {key}"),
+                    errno,
+                });
             }
         }
-        let lane =
-            Arc::new(Lane { key: key.clone(), state: Mutex::default(), work: Condvar::new() });
-        let op = task.op.clone();
-        task.deadline = Deadline::after(task.deadline.left());
-        lock(&lane.state).queue.push_back(task);
-        let (kernel, all, worker) = (self.kernel.clone(), self.lanes.clone(), lane.clone());
-        let idle = match key {
-            LaneKey::Host | LaneKey::Gpu(_) => None,
-            LaneKey::Function(_) | LaneKey::Mdev(_) => Some(IDLE),
-        };
-        thread::Builder::new()
-            .name("vgpu-lane".into())
-            .stack_size(256 * 1024)
-            .spawn(move || work(&*kernel, &worker, idle, &all))
-            .map_err(|error| OpError::Kernel {
-                what: op.to_string(),
-                path: format!("the thread of {key}"),
-                errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EAGAIN)),
-            })?;
-        lanes.insert(key.clone(), lane.clone());
-        Ok(lane)
+        let lane = Lane { queue: VecDeque::from([task]), running: None };
+        state.lanes.insert(key.clone(), lane);
+        state.ready.push_back(key.clone());
+        // Woken before, it would at once wait for the lock.
+        drop(state);
+        self.pool.work.notify_one();
+        Ok(())
+    }
+
+    /// Gives up on a task: takes it back when it has not started, so that it
+    /// never runs after its caller gave up; else its lane hangs. The answer may
+    /// have come after all.
+    fn give_up(&self, key: &LaneKey, answer: &Arc<Answer>) -> Option<Result<Observed, OpError>> {
+        let mut state = lock(&self.pool.state);
+        let lane = state.lanes.get_mut(key);
+        let waiting = lane
+            .as_ref()
+            .and_then(|lane| lane.queue.iter().position(|task| Arc::ptr_eq(&task.answer, answer)));
+        match (lane, waiting) {
+            (Some(lane), Some(waiting)) => {
+                lane.queue.remove(waiting);
+                None
+            }
+            (lane, _) => {
+                let result = lock(&answer.result).take();
+                if let (None, Some(running)) =
+                    (&result, lane.and_then(|lane| lane.running.as_mut()))
+                {
+                    running.hung = true;
+                }
+                result
+            }
+        }
     }
 }
 
@@ -115,8 +153,7 @@ impl<K: Kernel> Executor for Lanes<K> {
         let started = Instant::now();
         let answer = Arc::new(Answer::default());
         let op = Arc::new(op);
-        let task = Task { op: op.clone(), deadline, answer: answer.clone() };
-        let lane = self.enqueue(key, task)?;
+        self.enqueue(key, Task { op: op.clone(), deadline, answer: answer.clone() })?;
         let mut result = lock(&answer.result);
         loop {
             if let Some(result) = result.take() {
@@ -130,163 +167,91 @@ impl<K: Kernel> Executor for Lanes<K> {
                 answer.ready.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(result);
-        let mut state = lock(&lane.state);
-        // Only a task that has started can hang its lane; one that still waits
-        // is taken back, so that it never runs after its caller gave up.
-        match state.queue.iter().position(|task| Arc::ptr_eq(&task.answer, &answer)) {
-            Some(waiting) => {
-                state.queue.remove(waiting);
-            }
-            None => {
-                if let Some(result) = lock(&answer.result).take() {
-                    return result;
-                }
-                if let Some(running) = &mut state.running {
-                    running.hung = true;
-                }
-            }
-        }
-        Err(OpError::Deadline { what: op.to_string(), waited: started.elapsed() })
+        self.give_up(key, &answer).unwrap_or_else(|| {
+            Err(OpError::Deadline { what: op.to_string(), waited: started.elapsed() })
+        })
     }
 }
 
 impl<K> Drop for Lanes<K> {
     fn drop(&mut self) {
-        for lane in lock(&self.lanes).values() {
-            lock(&lane.state).closed = true;
-            lane.work.notify_all();
-        }
+        lock(&self.pool.state).closed = true;
+        self.pool.work.notify_all();
     }
 }
 
-/// The life of a lane's thread.
-fn work<K: Kernel>(
-    kernel: &K,
-    lane: &Arc<Lane>,
-    idle: Option<Duration>,
-    all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
-) {
-    loop {
-        let task = {
-            let mut state = lock(&lane.state);
-            loop {
-                if let Some(task) = state.queue.pop_front() {
-                    state.running = Some(Running { op: task.op.clone(), hung: false });
-                    break task;
-                }
-                if state.closed {
-                    return;
-                }
-                state = match idle {
-                    None => lane.work.wait(state).unwrap_or_else(PoisonError::into_inner),
-                    Some(idle) => {
-                        let (state, waited) = lane
-                            .work
-                            .wait_timeout(state, idle)
-                            .unwrap_or_else(PoisonError::into_inner);
-                        if waited.timed_out() && state.queue.is_empty() {
-                            drop(state);
-                            if retire(lane, all) {
-                                return;
-                            }
-                            lock(&lane.state)
-                        } else {
-                            state
-                        }
-                    }
-                };
+impl<K: Kernel> Pool<K> {
+    /// The life of a thread: one task of the next lane that is ready, and so on.
+    fn serve(&self) {
+        while let Some((key, task)) = self.next() {
+            let result = perform(&*self.kernel, &task.op, task.deadline);
+            let mut state = lock(&self.state);
+            // Under the lock, so that a caller who gives up now either finds the
+            // answer or marks an operation that truly still runs.
+            *lock(&task.answer.result) = Some(result);
+            state.done(key);
+            drop(state);
+            task.answer.ready.notify_one();
+        }
+    }
+
+    /// Waits for a lane that is ready; `None` when this thread is to end.
+    fn next(&self) -> Option<(LaneKey, Task)> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(next) = state.take() {
+                return Some(next);
             }
-        };
-        let result = perform(kernel, &task.op, task.deadline);
-        // Under the lane's lock, so that a caller who gives up now either finds
-        // the answer or marks an operation that truly still runs.
-        let mut state = lock(&lane.state);
-        *lock(&task.answer.result) = Some(result);
-        state.running = None;
-        drop(state);
-        task.answer.ready.notify_one();
-    }
-}
-
-/// Ends an idle lane unless work has arrived meanwhile.
-fn retire(lane: &Arc<Lane>, all: &Mutex<BTreeMap<LaneKey, Arc<Lane>>>) -> bool {
-    let mut lanes = lock(all);
-    let mut state = lock(&lane.state);
-    if !state.queue.is_empty() {
-        return false;
-    }
-    state.closed = true;
-    if lanes.get(&lane.key).is_some_and(|listed| Arc::ptr_eq(listed, lane)) {
-        lanes.remove(&lane.key);
-    }
-    true
-}
-
-fn perform<K: Kernel>(kernel: &K, op: &Op, deadline: Deadline) -> Result<Observed, OpError> {
-    let refused = |path: String, errno| OpError::Kernel { what: op.to_string(), path, errno };
-    match op {
-        Op::ReadBatch(batches) => {
-            let read = read(kernel, batches);
-            read.map(Observed::Read).map_err(|(path, errno)| refused(path, errno))
-        }
-        Op::WriteAttr(write, batches) => kernel
-            .write(&write.path, &write.value)
-            .map(|()| match read(kernel, batches) {
-                Ok(readings) if !batches.is_empty() => Observed::Read(readings),
-                // What was written stays written: the caller looks again.
-                _ => Observed::Done,
-            })
-            .map_err(|errno| refused(write.path.to_string(), errno)),
-        Op::OpenVfio { nodes } => nodes
-            .iter()
-            .map(|node| kernel.open_node(node).map_err(|errno| refused(node.to_string(), errno)))
-            .collect::<Result<_, _>>()
-            .map(|fds| Observed::Opened(Opened { fds })),
-        Op::Probe(target) => {
-            kernel.probe(target, deadline.left()).map(Observed::Probed).map_err(|failure| {
-                OpError::Probe {
-                    what: op.to_string(),
-                    message: failure.message,
-                    errno: failure.errno,
-                }
-            })
-        }
-        Op::Chown { node, uid } => kernel
-            .chown(node, *uid)
-            .map(|()| Observed::Done)
-            .map_err(|errno| refused(node.to_string(), errno)),
-        Op::Holders(query) => kernel
-            .holders(query)
-            .map(Observed::Holders)
-            .map_err(|errno| refused("/proc".into(), errno)),
-        Op::RunTool { tool, args } => kernel
-            .run_tool(*tool, args, deadline.left())
-            .map(Observed::Tool)
-            .map_err(|errno| refused(tool.to_string(), errno)),
-    }
-}
-
-/// Reads all, or gives the path at which that failed, and why.
-fn read<K: Kernel>(kernel: &K, batches: &[ReadBatch]) -> Result<Vec<Reading>, (String, Errno)> {
-    let mut readings = Vec::with_capacity(batches.iter().map(|batch| batch.reads.len()).sum());
-    for batch in batches {
-        for (reading, read) in kernel.read_batch(batch).into_iter().zip(&batch.reads) {
-            match reading {
-                Err(errno) if tells_nothing(errno) => {
-                    return Err((format!("{}/{}", batch.base, read.path), errno));
-                }
-                reading => readings.push(reading),
+            if state.closed {
+                return None;
+            }
+            let is_extra = state.idle >= KEPT;
+            state.idle += 1;
+            let timed_out;
+            (state, timed_out) = if is_extra {
+                let (state, waited) =
+                    self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                (state, waited.timed_out())
+            } else {
+                (self.work.wait(state).unwrap_or_else(PoisonError::into_inner), false)
+            };
+            state.idle -= 1;
+            if timed_out && state.ready.is_empty() {
+                return None;
             }
         }
     }
-    Ok(readings)
 }
 
-/// Whether an errno is about this process or the system's memory and says
-/// nothing about what was to be read: taken for an absence, it would end the
-/// claims of vGPUs that are there.
-fn tells_nothing(errno: Errno) -> bool {
-    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EINTR)
+impl State {
+    /// The next task of the next lane that is ready.
+    fn take(&mut self) -> Option<(LaneKey, Task)> {
+        while let Some(key) = self.ready.pop_front() {
+            let task = self.lanes.get_mut(&key).and_then(|lane| {
+                let task = lane.queue.pop_front()?;
+                lane.running = Some(Running { op: task.op.clone(), hung: false });
+                Some(task)
+            });
+            match task {
+                Some(task) => return Some((key, task)),
+                // All its callers gave up before it was served.
+                None => drop(self.lanes.remove(&key)),
+            }
+        }
+        None
+    }
+
+    /// A lane's task is done: it is ready for the next, or forgotten.
+    fn done(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        lane.running = None;
+        if lane.queue.is_empty() {
+            self.lanes.remove(&key);
+        } else {
+            // The thread that calls this takes it, or another that is free.
+            self.ready.push_back(key);
+        }
+    }
 }
 
 /// A poisoned lock is one whose holder panicked between two plain assignments:

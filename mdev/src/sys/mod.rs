@@ -2,7 +2,7 @@
 //!
 //! The engine talks to it through one narrow trait, [`Executor`]: an operation
 //! of a closed set ([`Op`]) runs on a lane until a deadline. [`Lanes`] is the
-//! executor in this process: a thread and a bounded queue for each lane, over a
+//! executor in this process: a bounded queue for each lane, over a
 //! [`Kernel`], which is either the real one with injected roots
 //! ([`real::RealKernel`]) or a simulated one that behaves ([`sim::SimKernel`]).
 
@@ -10,6 +10,7 @@ mod kernel;
 mod lanes;
 mod op;
 mod path;
+mod perform;
 pub mod raw;
 pub mod real;
 pub mod sim;
