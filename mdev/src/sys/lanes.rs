@@ -80,8 +80,9 @@ impl<K: Kernel> Lanes<K> {
             }
             if !state.closed {
                 state.queue.push_back(task);
-                lane.work.notify_one();
+                // Woken before, it would at once wait for the lock.
                 drop(state);
+                lane.work.notify_one();
                 return Ok(lane.clone());
             }
         }
