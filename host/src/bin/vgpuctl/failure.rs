@@ -79,8 +79,7 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Said { code, message } => {
-                // It may repeat what a driver or a process calls itself.
-                note(&format!("vgpuctl: {}", plain(message)));
+                note(&line(message));
                 ExitCode::from(*code as u8)
             }
             Self::Silent(code) => ExitCode::from(*code as u8),
@@ -96,6 +95,11 @@ impl From<io::Error> for Failure {
             _ => Self::other(format!("cannot write: {error}")),
         }
     }
+}
+
+/// A failure as it is said: it may repeat what a process calls itself.
+fn line(message: &str) -> String {
+    format!("vgpuctl: {}", plain(message))
 }
 
 fn code_of(name: &str) -> Code {
@@ -125,6 +129,12 @@ fn code_of(name: &str) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_does_not_drive_the_terminal() {
+        let said = line("a process uses it (held by process 7, a\u{1b}[2J)");
+        assert_eq!(said, "vgpuctl: a process uses it (held by process 7, a\u{fffd}[2J)");
+    }
 
     #[test]
     fn each_error_name_has_its_exit_code() {
