@@ -12,6 +12,7 @@ help:
 	@echo 'make lab-shell  a shell in the lab, with the service running'
 	@echo 'make bench      compare with raw writes, mdevctl and a C program'
 	@echo 'make install    install it: PREFIX=/usr/local DESTDIR='
+	@echo 'make uninstall  take the installed files away again'
 
 demo:
 	@tests/setup.sh demo

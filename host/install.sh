@@ -29,9 +29,12 @@ put() {
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-target=$(cargo metadata --no-deps --format-version 1 --locked | jq -r .target_directory)
-[[ $PROFILE == dev ]] && built=$target/debug || built=$target/$PROFILE
-[[ -n $remove ]] || cargo build --locked --quiet --profile "$PROFILE" -p vgpu-host -p vgpu-mdev --bins
+built=
+if [[ -z $remove ]]; then
+	target=$(cargo metadata --no-deps --format-version 1 --locked | jq -r .target_directory)
+	[[ $PROFILE == dev ]] && built=$target/debug || built=$target/$PROFILE
+	cargo build --locked --quiet --profile "$PROFILE" -p vgpu-host -p vgpu-mdev --bins
+fi
 
 # The service finds its helper beside itself.
 put 755 "$built/vgpu-hostd" "$PREFIX/libexec"

@@ -14,8 +14,8 @@ run() {
 	"$@"
 }
 
-say 'Building'
-cargo build --workspace --bins --quiet
+say 'Building, which takes minutes at first'
+cargo build -p vgpu-host -p vgpu-mdev --bins --quiet
 PATH=$(cargo metadata --no-deps --format-version 1 | jq -r .target_directory)/debug:$PATH
 
 work=$(mktemp -d)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # setup.sh: installs what a target of the Makefile needs, as root on Debian 12,
-# Debian 13 and Ubuntu 24.04. Anywhere else, or as another user, it names what
-# is missing and fails. Does nothing, at once, when all is there.
+# where Rust has to be there, Debian 13 and Ubuntu 24.04. Anywhere else, or as
+# another user, it names what is missing and fails. Does nothing, at once, when
+# all is there.
 #
 #   setup.sh demo|test|check|lab|bench|install
 set -euo pipefail
@@ -15,13 +16,20 @@ source "$here/tools.sh"
 note() { printf 'setup: %s\n' "$*" >&2; }
 
 # Package and command by which it is recognised; a file where it has none.
-BUILD=('gcc cc' 'jq jq' 'pkg-config pkg-config' 'libudev-dev libudev.pc')
+BUILD=(
+	'ca-certificates /etc/ssl/certs/*.[cp]*'
+	'gcc cc'
+	'jq jq'
+	'libc6-dev stdio.h'
+	'libudev-dev libudev.pc'
+	'pkg-config pkg-config'
+)
 BUS=('dbus-daemon dbus-daemon' 'systemd busctl' 'libglib2.0-bin gdbus')
 needs=("${BUILD[@]}")
 case ${1:-} in
 demo) needs+=("${BUS[@]}") ;;
 test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3') ;;
-check) needs+=("${BUS[@]}" 'shellcheck shellcheck' 'mandoc mandoc') ;;
+check) needs+=("${BUS[@]}" 'git git' 'mandoc mandoc' 'shellcheck shellcheck') ;;
 lab | bench | install) ;;
 *)
 	sed -n 's/^#   //p' "$0" >&2
@@ -29,9 +37,12 @@ lab | bench | install) ;;
 	;;
 esac
 
-# Whether a command is there; the one named *.pc is a library's description.
+# Whether a command is there; one named *.pc is a library's description, *.h a
+# header, and one with a / a pattern of files.
 have() {
 	case $1 in
+	/*) compgen -G "$1" >/dev/null ;;
+	*.h) cc -E -include "$1" -x c /dev/null >/dev/null 2>&1 ;;
 	*.pc) type -P pkg-config >/dev/null && pkg-config --exists "${1%.pc}" ;;
 	*) type -P "$1" >/dev/null ;;
 	esac
@@ -45,7 +56,7 @@ rust_is_new_enough() {
 
 missing=()
 for need in "${needs[@]}"; do
-	have "${need#* }" || missing+=("${need% *}")
+	have "${need#* }" || missing+=("${need%% *}")
 done
 rust=
 rust_is_new_enough || rust=missing
@@ -61,7 +72,7 @@ if [[ ${#missing[@]} -gt 0 || -n $rust ]]; then
 	if [[ -z $system || $EUID -ne 0 || (-n $rust && -z $rustup) ]]; then
 		note 'missing here; install it, or run this as root on Debian 12, Debian 13 or Ubuntu 24.04:'
 		((${#missing[@]} == 0)) || printf '  %s\n' "${missing[@]}" >&2
-		[[ -z $rust ]] || printf '  %s\n' "Rust $RUST_MIN or later, with cargo, in PATH (rustup brings it)" >&2
+		[[ -z $rust ]] || printf '  %s\n' "Rust $RUST_MIN or later, with cargo, in PATH (rustup brings it; Debian 12 has no package of it)" >&2
 		exit 1
 	fi
 	[[ -z $rust ]] || missing+=("$rustup")

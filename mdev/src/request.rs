@@ -29,7 +29,7 @@ pub struct CreateRequest {
     pub function: Option<PciAddress>,
     /// On a GPU of this NUMA node.
     pub numa_node: Option<u32>,
-    /// Enable one VF where none is free and no VF is in use.
+    /// Enable all VFs of a GPU where none is enabled.
     pub enable_vfs: bool,
 }
 

@@ -263,7 +263,12 @@ fn create_request(
         numa_node: options.number(option::NUMA_NODE)?,
         enable_vfs: options.flag(option::ENABLE_VFS)?.unwrap_or(false),
     };
-    Ok((request, options.number(option::OWNER_UID)?))
+    let owner = options.number(option::OWNER_UID)?;
+    // To chown(2) it means "as it is".
+    if owner == Some(u32::MAX) {
+        return Err(Fault::invalid(format!("{} is no user's id", u32::MAX)));
+    }
+    Ok((request, owner))
 }
 
 /// Making one's own needs `create`; for another user, or under the UUID of

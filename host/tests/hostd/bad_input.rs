@@ -73,6 +73,7 @@ fn cases(huge: &str) -> Vec<(&str, Options, &'static str, Vec<&'static str>)> {
         ("mtty-1", one("gpu", 7u32.into()), INVALID_ARGS, vec!["gpu", "a string (s)", "type u"]),
         ("mtty-1", one("owner-uid", "0".into()), INVALID_ARGS, vec!["owner-uid", "(u)", "type s"]),
         ("mtty-1", one("owner-uid", (-1i32).into()), INVALID_ARGS, vec!["owner-uid", "type i"]),
+        ("mtty-1", one("owner-uid", u32::MAX.into()), INVALID_ARGS, vec!["4294967295"]),
         ("mtty-1", one("enable-vfs", 1u32.into()), INVALID_ARGS, vec!["enable-vfs", "(b)"]),
         ("mtty-1", one("numa-node", 1u64.into()), INVALID_ARGS, vec!["numa-node", "type t"]),
         ("mtty-1", one("uuid", Variant::new(vec![UUID])), INVALID_ARGS, vec!["uuid", "type as"]),

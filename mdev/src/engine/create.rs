@@ -183,13 +183,16 @@ impl Engine {
             return Ok(found);
         }
         if offered.iter().any(|profile| profile.is_called(&request.profile)) {
+            let node = request.numa_node.map(|node| format!("on NUMA node {node}"));
+            let function = request.function.map(|address| format!("with the VF {address}"));
+            let wanted: Vec<String> = node.into_iter().chain(function).collect();
             return Err(Error::new(
                 ErrorKind::NoCapacity,
                 "filtered-out",
                 tried(request),
-                "GPUs offer the profile, but none on that NUMA node or with that function",
+                format!("the profile is offered, but not {}", wanted.join(" ")),
             )
-            .remedy("see vgpuctl gpus"));
+            .remedy("see vgpuctl show GPU"));
         }
         offered.sort_by(|a, b| a.short_name.cmp(&b.short_name));
         offered.dedup_by(|a, b| a.short_name == b.short_name);

@@ -70,7 +70,7 @@ impl Engine {
                 "functions-in-use",
                 tried,
                 format!(
-                    "{} vGPUs are on the GPU, among them {}{}",
+                    "vGPUs are on the GPU ({}), among them {}{}",
                     snapshot.vgpu_count_of(gpu),
                     vgpu.uuid,
                     if vgpu.managed { "" } else { ", which is someone else's" }

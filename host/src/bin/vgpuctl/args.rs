@@ -87,6 +87,7 @@ pub(crate) enum Command {
         /// The GPU
         gpu: String,
         /// How many, 0 for none
+        #[arg(allow_negative_numbers = true)]
         count: u32,
         #[command(flatten)]
         wait: Wait,
@@ -118,7 +119,7 @@ pub(crate) struct Filter {
     #[arg(long)]
     pub(crate) gpu: Option<String>,
     /// Only this user's
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", allow_negative_numbers = true)]
     pub(crate) owner_uid: Option<u32>,
     /// Only those that vgpu-hostd made
     #[arg(long, conflicts_with = "foreign")]
@@ -142,15 +143,15 @@ pub(crate) struct Create {
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// For this user; for the caller otherwise
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", allow_negative_numbers = true)]
     pub(crate) owner_uid: Option<u32>,
     /// On this virtual function
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) function: Option<String>,
     /// On a GPU of this NUMA node
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", allow_negative_numbers = true)]
     pub(crate) numa_node: Option<u32>,
-    /// Let it enable virtual functions where none is free
+    /// Let it enable the virtual functions of a GPU that has none enabled
     #[arg(long)]
     pub(crate) enable_vfs: bool,
     #[command(flatten)]

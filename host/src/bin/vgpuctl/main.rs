@@ -47,10 +47,12 @@ fn run(args: Args) -> Result<()> {
 
 async fn dispatch(args: Args) -> Result<()> {
     let output = Output::new(args.json);
+    // An empty variable of the environment says nothing.
+    let bus = args.bus.as_deref().filter(|address| !address.is_empty());
     if let Command::Doctor = args.command {
-        return doctor::run(&output, args.bus.as_deref()).await;
+        return doctor::run(&output, bus).await;
     }
-    let service = Service::connect(args.bus.as_deref()).await?;
+    let service = Service::connect(bus).await?;
     match args.command {
         Command::Gpus => list::gpus(&service, &output).await,
         Command::Profiles { gpu } => list::profiles(&service, &output, gpu.as_deref()).await,

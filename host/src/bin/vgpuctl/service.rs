@@ -23,7 +23,7 @@ impl Service {
         };
         let connection = builder.build().await.map_err(|error| match address {
             Some(address) => {
-                Failure::new(Code::Unreachable, format!("cannot reach the bus at {address}: {error}"))
+                Failure::new(Code::Unreachable, format!("cannot reach the bus at {address:?}: {error}; see --bus and VGPU_BUS"))
             }
             None => Failure::new(
                 Code::Unreachable,
