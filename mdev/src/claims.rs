@@ -228,8 +228,13 @@ impl Claims {
         let mut table = self.lock();
         let tried = || format!("removing vGPU {uuid}");
         let Some(claim) = table.claims.get_mut(&uuid) else {
-            return Err(Error::new(ErrorKind::NotManaged, "foreign", tried(), "it is not ours")
-                .remedy("remove it with the program that made it"));
+            return Err(Error::new(
+                ErrorKind::NoSuchVgpu,
+                "no-such-vgpu",
+                tried(),
+                "it is gone meanwhile",
+            )
+            .remedy("nothing is left to do"));
         };
         match claim.phase {
             Phase::Active => {
@@ -409,7 +414,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let claims = open(dir.path(), None);
         let uuid = Uuid::from_u128(1);
-        assert_eq!(claims.begin_removal(uuid).unwrap_err().kind(), ErrorKind::NotManaged);
+        assert_eq!(claims.begin_removal(uuid).unwrap_err().kind(), ErrorKind::NoSuchVgpu);
         claims.reserve(claim(1)).unwrap();
         assert_eq!(claims.begin_removal(uuid).unwrap_err().code(), "being-created");
         claims.advance(uuid, Phase::Active, None).unwrap();

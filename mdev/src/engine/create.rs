@@ -253,17 +253,20 @@ impl Engine {
         let result = self.run(&plan, control, self.timing.write);
         if let Err(failed) = result {
             let hangs = matches!(&failed.cause, Cause::Op(error) if error.is_stuck());
-            // What may still come to be stays claimed until a scan settles it.
-            if !hangs && failed.undo_failures.is_empty() {
-                self.claims.release(uuid);
-            }
-            drop(work);
+            let taken_back = !hangs && failed.undo_failures.is_empty();
             let context = Context {
                 has_driver: facts.pci.as_ref().is_none_or(|pci| pci.driver.is_some()),
                 has_free_instances: profile.available > 0,
             };
             let error = failure::of_plan(tried, failed, context);
-            self.scan_gpu(gpu);
+            if taken_back {
+                self.scan_gpu_without(gpu, uuid);
+            }
+            drop(work);
+            if !taken_back {
+                // What may still come to be stays claimed until a scan settles it.
+                self.scan_gpu(gpu);
+            }
             return Err(error);
         }
         let done = self.finish(gpu, uuid, prepared.parent.as_deref());

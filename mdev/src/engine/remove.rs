@@ -53,17 +53,22 @@ impl Engine {
         let claim = self.claims.begin_removal(uuid)?;
         let result = self.remove_claimed(vgpu, &claim, options, control, &tried);
         match &result {
-            Ok(()) => {
-                self.claims.release(uuid);
+            Ok(()) if claim.framework == Framework::Mdev => {
+                let release = || drop(self.claims.release(uuid));
+                self.scan_mdev(&vgpu.gpu, &vgpu.parent, uuid, |_| release());
+                release();
             }
+            Ok(()) => self.scan_gpu_without(&vgpu.gpu, uuid),
             // It may still hang: a scan ends the claim or the removal.
             Err(error) if error.kind() == ErrorKind::Stuck => {}
             Err(_) => self.claims.end_removal(uuid),
         }
         drop(work);
-        match vgpu.framework {
-            Framework::Mdev => self.scan_mdev(&vgpu.gpu, &vgpu.parent, uuid, |_| {}),
-            Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
+        if result.is_err() {
+            match vgpu.framework {
+                Framework::Mdev => self.scan_mdev(&vgpu.gpu, &vgpu.parent, uuid, |_| {}),
+                Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
+            }
         }
         drop(turn);
         // Whoever was faster, and whatever failed: it is gone, as was asked. A

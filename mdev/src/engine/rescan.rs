@@ -305,11 +305,28 @@ impl Engine {
     /// Reads a whole GPU and publishes it, as stale where that fails.
     pub(super) fn scan_gpu(&self, gpu: &GpuId) {
         // What failed was logged.
-        let _ = self.try_scan_gpu(gpu);
+        let _ = self.scan_gpu_and(gpu, || {});
     }
 
     /// The same, for who cannot go on without.
     pub(super) fn try_scan_gpu(&self, gpu: &GpuId) -> std::result::Result<(), ScanError> {
+        self.scan_gpu_and(gpu, || {})
+    }
+
+    /// The same, and ends the claim on a vGPU that was taken back: between the
+    /// looks of other scans, one of which would else show what it read before as
+    /// someone else's.
+    pub(super) fn scan_gpu_without(&self, gpu: &GpuId, uuid: Uuid) {
+        let _ = self.scan_gpu_and(gpu, || drop(self.claims.release(uuid)));
+        self.claims.release(uuid);
+    }
+
+    /// Reads a whole GPU, then calls `settle`, then publishes.
+    fn scan_gpu_and(
+        &self,
+        gpu: &GpuId,
+        settle: impl FnOnce(),
+    ) -> std::result::Result<(), ScanError> {
         let waited = self.timing.read * 2;
         let Some(_scan) = self.scans.take(gpu, Deadline::after(waited)) else {
             self.publisher.mark_stale(gpu);
@@ -329,6 +346,7 @@ impl Engine {
         match read() {
             Ok(Some((facts, mdevs))) => {
                 self.totals.learn(&facts);
+                settle();
                 self.settle_claims(&facts, &mdevs);
                 self.with_view(|view| self.publisher.put_gpu(facts, &mdevs, view));
             }
