@@ -356,3 +356,29 @@ fn functions_of_nvidia_are_left_with_its_driver() {
     assert_eq!((error.kind(), error.code()), (ErrorKind::NotSupported, "vendor-tool"), "{error}");
     assert_eq!(host.kernel.writes(), []);
 }
+
+/// The events of our own changes, which arrive when we have long looked, make
+/// nobody look again; those of others do.
+#[test]
+fn own_events_cost_no_further_look() {
+    let host = Simulated::builtin();
+    host.kernel.hold_events();
+    let own = host.create("mtty-1").unwrap().to_string();
+    host.kernel.forbid_reading("*");
+    let mut events = 0;
+    host.kernel.release_events(|held| events = held.len());
+    assert!(events > 0, "there was nothing to release");
+    // The last one of those that wait to be looked at.
+    let foreign = Uuid::from_u128(u128::MAX);
+    let (told, heard) = std::sync::mpsc::channel();
+    host.engine.subscribe(move |change| {
+        if change.after.vgpu(foreign).is_some() {
+            let _ = told.send(());
+        }
+    });
+    write(&host, "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", &foreign.to_string());
+    heard.recv_timeout(std::time::Duration::from_secs(20)).expect("nobody looked at the other's");
+    let looked = host.kernel.forbidden_reads();
+    let at = |uuid: &str| looked.iter().any(|path| path.contains(uuid));
+    assert!(at(&foreign.to_string()) && !at(&own), "{looked:?}");
+}

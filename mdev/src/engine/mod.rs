@@ -4,6 +4,7 @@
 //! and `vf_count` plan and run changes, and `debts` undoes late what hung;
 //! `device` opens, probes and finds holders.
 
+mod covered;
 mod create;
 mod debts;
 mod device;
@@ -41,7 +42,7 @@ use crate::{
     totals::Totals,
 };
 
-use self::{rescan::Rescans, turn::Turns};
+use self::{covered::Covered, rescan::Rescans, turn::Turns};
 
 pub use rescan::Hint;
 
@@ -115,6 +116,8 @@ pub struct Engine {
     rescans: Arc<Rescans>,
     /// The vGPUs that a request works on now: nobody else settles their claims.
     at_work: Mutex<BTreeSet<Uuid>>,
+    /// Which events the last looks have covered.
+    covered: Mutex<Covered>,
     /// What the last look for holders found.
     looks: Mutex<BTreeMap<Uuid, (InUse, Instant)>>,
     /// What is still to be undone, since the kernel hung.
@@ -158,6 +161,7 @@ impl Engine {
             enumerating: Mutex::default(),
             rescans: Arc::default(),
             at_work: Mutex::default(),
+            covered: Mutex::default(),
             looks: Mutex::default(),
             debts: Mutex::default(),
         });
@@ -181,7 +185,9 @@ impl Engine {
     pub fn observe(self: &Arc<Self>, event: &KernelEvent) {
         self.hub.notify();
         let hint = rescan::hint_of(event, &self.host.load(), &self.publisher.snapshot());
-        if let Some(hint) = hint {
+        if let Some(hint) = hint
+            && !lock(&self.covered).covers(&hint, event)
+        {
             self.hint(hint);
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
-        read_mdev, read_mdevs, text,
+        read_mdev, read_mdevs, read_uevent_count, text,
     },
     sys::{Deadline, KernelEvent, LaneKey, OpError},
 };
@@ -336,15 +336,17 @@ impl Engine {
         let parents = self.host.load().gpus.get(gpu).cloned().unwrap_or_default();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-        let read = || -> std::result::Result<Option<(GpuFacts, Vec<MdevFacts>)>, ScanError> {
+        let read = || -> std::result::Result<Option<(GpuFacts, Vec<MdevFacts>, _)>, ScanError> {
+            let uevents = read_uevent_count(reader)?;
             let Some(facts) = read_gpu(reader, gpu, &parents)? else {
                 return Ok(None);
             };
             let mdevs = read_mdevs(reader, &facts.parents)?;
-            Ok(Some((facts, mdevs)))
+            Ok(Some((facts, mdevs, uevents)))
         };
         match read() {
-            Ok(Some((facts, mdevs))) => {
+            Ok(Some((facts, mdevs, uevents))) => {
+                lock(&self.covered).gpu(gpu, uevents);
                 self.totals.learn(&facts);
                 settle();
                 self.settle_claims(&facts, &mdevs);
@@ -381,7 +383,8 @@ impl Engine {
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         match read_mdev(reader, parent, uuid, &mut facts.parents) {
-            Ok(found) => {
+            Ok((found, uevents)) => {
+                lock(&self.covered).mdev(uuid, uevents);
                 let mdev = found.as_ref();
                 self.totals.learn(&facts);
                 settle(mdev);

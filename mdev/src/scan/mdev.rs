@@ -9,7 +9,10 @@ use crate::{
     sys::{Read, ReadBatch, SysPath},
 };
 
-use super::{Reader, Readings, ScanError, path, text};
+use super::{
+    Reader, Readings, ScanError, path, text,
+    uevent::{take_uevent_count, uevent_count},
+};
 
 /// A device that mdevs can be created on: a PF, a VF or a virtual device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,7 +177,7 @@ pub fn read_mdevs(
 
 /// Reads one mdev, `None` when it is gone, and again how many of each type the
 /// parents of its GPU can make: a vGPU on one VF changes what its siblings
-/// offer.
+/// offer. Answers also how many uevents there had been before.
 ///
 /// # Errors
 /// When the lane fails.
@@ -183,15 +186,16 @@ pub fn read_mdev(
     parent: &str,
     uuid: Uuid,
     parents: &mut [ParentFacts],
-) -> Result<Option<MdevFacts>, ScanError> {
-    let mut batches = vec![mdevs_of(parent, &[uuid])?];
+) -> Result<(Option<MdevFacts>, Option<u64>), ScanError> {
+    let mut batches = vec![uevent_count()?, mdevs_of(parent, &[uuid])?];
     batches.append(&mut available_of(parents)?);
     let mut r = reader.read_each(batches)?;
+    let uevents = take_uevent_count(&mut r);
     let mut found: Vec<MdevFacts> = take_mdev(&mut r, parent, uuid).into_iter().collect();
     take_available(&mut r, parents);
     name_types(reader, &mut found)?;
     read_nodes(reader, &mut found)?;
-    Ok(found.pop())
+    Ok((found.pop(), uevents))
 }
 
 fn mdevs_of(parent: &str, uuids: &[Uuid]) -> Result<ReadBatch, ScanError> {

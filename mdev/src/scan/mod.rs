@@ -9,6 +9,7 @@ mod host;
 mod mdev;
 mod pci;
 pub mod text;
+mod uevent;
 
 use crate::sys::{
     Deadline, Executor, InvalidPath, LaneKey, Observed, Op, OpError, Read, ReadBatch, Reading,
@@ -19,6 +20,7 @@ pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
 pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
+pub use uevent::read_uevent_count;
 
 /// Why something could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

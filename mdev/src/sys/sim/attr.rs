@@ -47,6 +47,7 @@ pub(super) enum Attr {
     RemoveMdev,
     // Others.
     Uevent,
+    UeventSeqnum,
     Dev,
     GroupType,
     ReservedRegions,
@@ -86,6 +87,7 @@ impl Attr {
             Self::DeviceApi => ("device_api", 0o444),
             Self::AvailableInstances => ("available_instances", 0o444),
             Self::Uevent => ("uevent", 0o644),
+            Self::UeventSeqnum => ("uevent_seqnum", 0o444),
             Self::Dev => ("dev", 0o444),
             Self::GroupType => ("type", 0o644),
             Self::ReservedRegions => ("reserved_regions", 0o444),
@@ -129,6 +131,7 @@ impl State {
     /// The attributes of a directory.
     pub(super) fn attrs(&self, dir: Dir) -> Vec<Attr> {
         match dir {
+            Dir::Kernel => vec![Attr::UeventSeqnum],
             Dir::PciBus => vec![Attr::DriversProbe],
             Dir::PciDriver(_) => vec![Attr::Bind, Attr::Unbind, Attr::Uevent],
             Dir::Pci(address) => self.pci.get(&address).map_or_else(Vec::new, function),
@@ -185,6 +188,7 @@ impl State {
                 Ok(character_device(attr, &format!("dri/card{card}"), (226, card)))
             }
             Dir::IommuGroup(number) => self.show_group(number, attr),
+            Dir::Kernel => Ok(line(self.uevents)),
             Dir::Mdev(uuid) => {
                 let driver = self.mdev_driver(uuid);
                 Ok(driver.map_or_else(String::new, |driver| format!("DRIVER={driver}\n")))

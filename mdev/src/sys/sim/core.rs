@@ -58,7 +58,11 @@ impl Core {
 
     /// Sends an event at this point of the sequence.
     pub(super) fn emit(&self, event: KernelEvent) {
-        self.events.emit(event);
+        let mut state = self.state();
+        state.uevents += 1;
+        let sequence = state.uevents;
+        drop(state);
+        self.events.emit(event, sequence);
     }
 
     /// Takes a function's device lock.

@@ -42,7 +42,6 @@ struct Queue {
     /// Who calls the listeners now, and with which event.
     deliverer: Option<ThreadId>,
     in_flight: Option<u64>,
-    sequence: u64,
     /// What each thread's system call has caused so far.
     unsettled: HashMap<ThreadId, Vec<KernelEvent>>,
 }
@@ -72,11 +71,10 @@ impl Events {
     }
 
     /// Sends an event; returns when the kernel's listeners have heard it.
-    pub(super) fn emit(&self, mut event: KernelEvent) {
+    pub(super) fn emit(&self, mut event: KernelEvent, sequence: u64) {
         let (kernel, udev) = self.audiences();
+        event.properties.push(("SEQNUM".into(), sequence.to_string()));
         let mut queue = lock(&self.queue);
-        queue.sequence += 1;
-        event.properties.push(("SEQNUM".into(), queue.sequence.to_string()));
         if udev {
             queue.unsettled.entry(thread::current().id()).or_default().push(event.clone());
         }

@@ -20,6 +20,8 @@ use super::{
 #[derive(Default)]
 pub(super) struct State {
     pub(super) iommu: bool,
+    /// How many uevents have been sent.
+    pub(super) uevents: u64,
     pub(super) vfio: VfioSpec,
     /// The drivers known; an index into them never changes.
     pub(super) drivers: Vec<Driver>,
