@@ -36,7 +36,7 @@ use crate::{
     plan::{Plan, Undo},
     publisher::Publisher,
     request::Control,
-    scan::HostFacts,
+    scan::{HostFacts, NodeKinds},
     store::{Store, StoreError},
     sys::{Deadline, Executor, KernelEvent},
     totals::Totals,
@@ -116,6 +116,8 @@ pub struct Engine {
     rescans: Arc<Rescans>,
     /// The vGPUs that a request works on now: nobody else settles their claims.
     at_work: Mutex<BTreeSet<Uuid>>,
+    /// Which nodes this kernel makes.
+    node_kinds: NodeKinds,
     /// Which events the last looks have covered.
     covered: Mutex<Covered>,
     /// What the last look for holders found.
@@ -161,6 +163,7 @@ impl Engine {
             enumerating: Mutex::default(),
             rescans: Arc::default(),
             at_work: Mutex::default(),
+            node_kinds: NodeKinds::default(),
             covered: Mutex::default(),
             looks: Mutex::default(),
             debts: Mutex::default(),

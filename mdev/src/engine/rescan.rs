@@ -341,7 +341,7 @@ impl Engine {
             let Some(facts) = read_gpu(reader, gpu, &parents)? else {
                 return Ok(None);
             };
-            let mdevs = read_mdevs(reader, &facts.parents)?;
+            let mdevs = read_mdevs(reader, &self.node_kinds, &facts.parents)?;
             Ok(Some((facts, mdevs, uevents)))
         };
         match read() {
@@ -382,7 +382,7 @@ impl Engine {
         let mut facts = (*facts).clone();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-        match read_mdev(reader, parent, uuid, &mut facts.parents) {
+        match read_mdev(reader, &self.node_kinds, parent, uuid, &mut facts.parents) {
             Ok((found, uevents)) => {
                 lock(&self.covered).mdev(uuid, uevents);
                 let mdev = found.as_ref();

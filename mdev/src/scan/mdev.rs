@@ -1,6 +1,9 @@
 //! mdev parents, their types, and the mdevs on them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use uuid::Uuid;
 
@@ -147,6 +150,7 @@ fn take_available(r: &mut Readings, parents: &mut [ParentFacts]) {
 /// When the lane fails.
 pub fn read_mdevs(
     reader: Reader<'_>,
+    kinds: &NodeKinds,
     parents: &[ParentFacts],
 ) -> Result<Vec<MdevFacts>, ScanError> {
     let mut batches = Vec::with_capacity(parents.len());
@@ -171,7 +175,7 @@ pub fn read_mdevs(
         found.extend(uuids.iter().filter_map(|uuid| take_mdev(&mut r, parent, *uuid)));
     }
     name_types(reader, &mut found)?;
-    read_nodes(reader, &mut found)?;
+    read_nodes(reader, kinds, &mut found)?;
     Ok(found)
 }
 
@@ -183,6 +187,7 @@ pub fn read_mdevs(
 /// When the lane fails.
 pub fn read_mdev(
     reader: Reader<'_>,
+    kinds: &NodeKinds,
     parent: &str,
     uuid: Uuid,
     parents: &mut [ParentFacts],
@@ -194,7 +199,7 @@ pub fn read_mdev(
     let mut found: Vec<MdevFacts> = take_mdev(&mut r, parent, uuid).into_iter().collect();
     take_available(&mut r, parents);
     name_types(reader, &mut found)?;
-    read_nodes(reader, &mut found)?;
+    read_nodes(reader, kinds, &mut found)?;
     Ok((found.pop(), uevents))
 }
 
@@ -228,18 +233,45 @@ fn take_mdev(r: &mut Readings, parent: &str, uuid: Uuid) -> Option<MdevFacts> {
     inode.map(|_| mdev)
 }
 
-/// Reads which nodes mdevs have.
-fn read_nodes(reader: Reader<'_>, mdevs: &mut [MdevFacts]) -> Result<(), ScanError> {
-    let mut reads = Vec::with_capacity(mdevs.len() * 2);
+/// Which VFIO nodes this kernel makes: a matter of its configuration
+/// (`CONFIG_VFIO_GROUP`, `CONFIG_VFIO_DEVICE_CDEV`), learnt from the first mdev
+/// that has its driver.
+#[derive(Debug, Default)]
+pub struct NodeKinds {
+    groups: OnceLock<bool>,
+    cdevs: OnceLock<bool>,
+}
+
+/// Finds which nodes mdevs have.
+fn read_nodes(
+    reader: Reader<'_>,
+    kinds: &NodeKinds,
+    mdevs: &mut [MdevFacts],
+) -> Result<(), ScanError> {
+    // Taken once: what is learnt below must not change what was asked for.
+    let (groups, cdevs) = (kinds.groups.get().copied(), kinds.cdevs.get().copied());
+    // Without its driver an mdev may have lost its nodes.
+    let known = |mdev: &MdevFacts, kind: Option<bool>| kind.filter(|_| mdev.driver.is_some());
+    let mut reads = Vec::new();
     for mdev in mdevs.iter() {
-        reads.extend(mdev.group.map(|group| Read::inode(format!("vfio/{group}"))));
-        let device = mdev.vfio_device.as_ref();
-        reads.extend(device.map(|device| Read::inode(format!("vfio-dev/{device}/dev"))));
+        if let (Some(group), None) = (mdev.group, known(mdev, groups)) {
+            reads.push(Read::inode(format!("vfio/{group}")));
+        }
+        if let (Some(device), None) = (&mdev.vfio_device, known(mdev, cdevs)) {
+            reads.push(Read::inode(format!("vfio-dev/{device}/dev")));
+        }
     }
     let mut r = reader.read(&path("class")?, reads)?;
     for mdev in mdevs {
-        mdev.has_group_node = mdev.group.is_some() && r.inode().is_some();
-        mdev.has_cdev = mdev.vfio_device.is_some() && r.inode().is_some();
+        if mdev.group.is_some() {
+            mdev.has_group_node = known(mdev, groups).unwrap_or_else(|| r.inode().is_some());
+        }
+        if mdev.vfio_device.is_some() {
+            mdev.has_cdev = known(mdev, cdevs).unwrap_or_else(|| r.inode().is_some());
+        }
+        if mdev.driver.is_some() && mdev.group.is_some() && mdev.vfio_device.is_some() {
+            let _ = (kinds.groups.set(mdev.has_group_node), kinds.cdevs.set(mdev.has_cdev));
+        }
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::sys::{
 
 pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
-pub use mdev::{MdevFacts, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
+pub use mdev::{MdevFacts, NodeKinds, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 pub use uevent::read_uevent_count;
 
