@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, path::PathBuf, task::Poll, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vgpu_mdev::engine::{Engine, Hint, Setup, Timing};
@@ -111,7 +111,10 @@ async fn connect(address: Option<&str>) -> Result<Connection> {
         Some(address) => (connection::Builder::address(address), address),
         None => (connection::Builder::system(), "the system bus"),
     };
-    builder.build().await.with_context(|| format!("no connection to {name}"))
+    // Its text has that of its source already.
+    builder.build().await.map_err(|error| {
+        anyhow!("no connection to {name}: {error}; start that bus, or name another with --bus")
+    })
 }
 
 /// SIGTERM and SIGINT.

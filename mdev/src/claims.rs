@@ -152,7 +152,7 @@ impl Claims {
     /// Says what is taken, and by whom.
     pub fn reserve(&self, claim: Claim) -> Result<()> {
         let mut table = self.lock();
-        let tried = format!("reserving vGPU {}", claim.uuid);
+        let tried = format!("creating vGPU {}", claim.uuid);
         if table.claims.contains_key(&claim.uuid) {
             return Err(Error::new(ErrorKind::Busy, "uuid-taken", tried, "its UUID is taken")
                 .remedy("choose another UUID or leave it out"));
@@ -163,8 +163,8 @@ impl Claims {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "name-taken",
-                tried,
-                format!("the name {name} belongs to vGPU {other}"),
+                format!("creating a vGPU named {name}"),
+                format!("vGPU {other} has that name"),
             )
             .remedy("choose another name"));
         }

@@ -41,6 +41,14 @@ fn wrong_arguments_are_answered_in_json() {
 }
 
 #[test]
+fn help_is_for_people() {
+    let output = Command::new(PROBE).arg("--help").output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nUsage: vgpu-vfio-probe --device "), "{text}");
+}
+
+#[test]
 fn the_default_probe_is_found_beside_us() {
     assert_eq!(Programs::default().probe, std::path::Path::new(PROBE));
 }

@@ -24,8 +24,14 @@ pub enum Verdict {
 
 /// The authority could not be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unavailable(pub String);
+pub enum Unavailable {
+    /// Nobody has its name on the bus, nor can the bus start it.
+    #[error("polkit does not run, so that only root may do this; start polkit")]
+    NotRunning,
+    /// It did not answer, or not as it should.
+    #[error("polkit cannot be asked, so that only root may do this: {0}; see polkit's log")]
+    Failed(String),
+}
 
 /// A check on its way.
 pub type Checking<'a> = Pin<Box<dyn Future<Output = Result<Verdict, Unavailable>> + Send + 'a>>;
@@ -58,8 +64,7 @@ impl Polkit {
         action: Action,
         details: &Details,
     ) -> Result<Verdict, Unavailable> {
-        let unavailable =
-            |error: &dyn std::fmt::Display| Unavailable(format!("polkit cannot be asked: {error}"));
+        let unavailable = |error: &dyn std::fmt::Display| Unavailable::Failed(error.to_string());
         let subject =
             Subject::new_for_message_header(caller.call).map_err(|error| unavailable(&error))?;
         let mut flags = CheckAuthorizationFlags::empty();
@@ -76,7 +81,10 @@ impl Polkit {
                 &(subject, action.id(), details, flags, ""),
             )
             .await
-            .map_err(|error| unavailable(&error))?;
+            .map_err(|error| match is_nobody(&error) {
+                true => Unavailable::NotRunning,
+                false => unavailable(&error),
+            })?;
         let result: AuthorizationResult =
             reply.body().deserialize().map_err(|error| unavailable(&error))?;
         Ok(match (result.is_authorized, result.is_challenge) {
@@ -84,6 +92,20 @@ impl Polkit {
             (false, true) => Verdict::Challenge,
             (false, false) => Verdict::No,
         })
+    }
+}
+
+/// Whether the bus says that nobody is there to ask.
+fn is_nobody(error: &zbus::Error) -> bool {
+    let name = match error {
+        zbus::Error::MethodError(name, ..) => name.to_string(),
+        zbus::Error::FDO(error) => zbus::DBusError::name(&**error).to_string(),
+        _ => return false,
+    };
+    match name.strip_prefix("org.freedesktop.DBus.Error.") {
+        Some("ServiceUnknown" | "NameHasNoOwner") => true,
+        Some(other) => other.starts_with("Spawn."),
+        None => false,
     }
 }
 

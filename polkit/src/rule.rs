@@ -22,7 +22,7 @@ pub const TABLE: &[(&str, &str, Rule)] = &[
     ("org.vgpu.Host1.Manager", "CreateVgpu", Rule::Needs(Action::Create)),
     ("org.vgpu.Host1.Manager", "GetGpu", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "GetVgpu", Rule::Everyone),
-    ("org.vgpu.Host1.Manager", "GetVgpuByPid", Rule::OwnerOr(Action::Inspect)),
+    ("org.vgpu.Host1.Manager", "GetVgpuByPid", Rule::Needs(Action::Inspect)),
     ("org.vgpu.Host1.Manager", "ListGpus", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListProfiles", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListVgpus", Rule::Everyone),
@@ -87,7 +87,7 @@ pub enum Denied {
         action: Action,
     },
     /// The authority could not be asked: root alone may.
-    #[error("user {uid} lacks the authorization {action}, which root alone has now: {source}")]
+    #[error("user {uid} lacks the authorization {action}: {source}")]
     Unavailable {
         /// The user.
         uid: u32,

@@ -44,7 +44,27 @@ fn the_properties_are_those_of_the_xml() {
     let table = BTreeMap::from([of::<Service>(), of::<Gpu>(), of::<VgpuObject>(), of::<Job>()]);
     let written: BTreeMap<_, _> =
         contract().into_iter().map(|interface| (interface.name, interface.properties)).collect();
-    assert_eq!(table, written);
+    let (table, written) = (flat(table), flat(written));
+    assert_eq!(
+        missing(&table, &written),
+        missing(&written, &table),
+        "in the table (left) and in the XML (right) alone"
+    );
+}
+
+/// Interface, name and facts of each property.
+type Entries = Vec<(String, String, xml::Property)>;
+
+fn flat(interfaces: BTreeMap<String, BTreeMap<String, xml::Property>>) -> Entries {
+    let of = |(interface, properties): (String, BTreeMap<String, xml::Property>)| {
+        properties.into_iter().map(move |(name, facts)| (interface.clone(), name, facts))
+    };
+    interfaces.into_iter().flat_map(of).collect()
+}
+
+/// Those of `ours` that are not in `theirs`.
+fn missing<'a>(ours: &'a Entries, theirs: &Entries) -> Vec<&'a (String, String, xml::Property)> {
+    ours.iter().filter(|entry| !theirs.contains(entry)).collect()
 }
 
 fn of<O: properties::Interface>() -> (String, BTreeMap<String, xml::Property>) {

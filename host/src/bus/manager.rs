@@ -171,12 +171,10 @@ pub(crate) async fn get_vgpu_by_pid(
 ) -> Result<Message, Fault> {
     let (pid,): (u32,) = call.args()?;
     let asker = service.asker(call).await?;
+    asker.may(rule, None, &Details::new()).await?;
     let engine = service.engine.clone();
     let held = work::blocking(move || engine.held_by(pid)).await?;
-    let vgpu = held.iter().find_map(|uuid| picture.vgpu(*uuid));
-    // Also that a process holds none is for those alone who may look.
-    asker.may(rule, vgpu.map(|vgpu| vgpu.owner_uid), &Details::new()).await?;
-    match vgpu {
+    match held.iter().find_map(|uuid| picture.vgpu(*uuid)) {
         Some(vgpu) => call.reply(&(path::vgpu(&vgpu.uuid.to_string()),)),
         None => Err(Fault::new(
             error::NO_SUCH_VGPU,

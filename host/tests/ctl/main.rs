@@ -130,13 +130,22 @@ fn a_usage_error_is_no_other_error() {
 }
 
 #[test]
+fn a_missing_command_is_none_of_the_hidden_ones() {
+    let output = vgpuctl("unix:path=/nowhere", &[]).output().unwrap();
+    let (code, _, err) = said(&output);
+    assert_eq!(code, 2);
+    assert!(err.contains("doctor, gpus, ") && !err.contains("man]"), "{err}");
+}
+
+#[test]
 fn without_the_service_it_says_how_to_start_it() {
     let bus = Bus::start();
     let output = vgpuctl(&bus.address, &["list"]).output().unwrap();
     let (code, out, err) = said(&output);
     assert_eq!((code, out), (7, ""));
     assert!(err.starts_with("vgpuctl: vgpu-hostd does not answer: "), "{err}");
-    assert!(err.ends_with(&format!("; start it: vgpu-hostd --bus {}\n", bus.address)), "{err}");
+    let remedy = format!("; start it, from the libexec folder, with --bus {}\n", bus.address);
+    assert!(err.ends_with(&remedy), "{err}");
 }
 
 #[test]
@@ -145,6 +154,7 @@ fn without_a_bus_it_names_the_address() {
     let (code, _, err) = said(&output);
     assert_eq!(code, 7);
     assert!(err.contains("/nowhere/bus"), "{err}");
+    assert!(err.ends_with("; start that bus, or name another with --bus or VGPU_BUS\n"), "{err}");
 }
 
 #[test]

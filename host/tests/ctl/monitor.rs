@@ -45,7 +45,7 @@ fn emit_all(fake: &Fake) {
     let added = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesAdded");
     fake.emit(added.build(&(path(VGPU), interfaces)).unwrap());
     let changed = Message::signal(VGPU, "org.freedesktop.DBus.Properties", "PropertiesChanged");
-    let facts = HashMap::from([("OwnerUid", Variant::from(7_u32))]);
+    let facts = HashMap::from([("IommuGroup", Variant::from(-1_i32))]);
     fake.emit(changed.build(&("org.vgpu.Host1.Vgpu", facts, Vec::<String>::new())).unwrap());
     let removed = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesRemoved");
     fake.emit(removed.build(&(path(VGPU), vec!["org.vgpu.Host1.Vgpu"])).unwrap());
@@ -67,7 +67,7 @@ fn monitor_prints_one_object_a_line() {
         events,
         [
             json!({ "event": "added", "path": VGPU, "interfaces": { "org.vgpu.Host1.Vgpu": facts } }),
-            json!({ "event": "changed", "path": VGPU, "properties": { "owner_uid": 7 } }),
+            json!({ "event": "changed", "path": VGPU, "properties": { "iommu_group": null } }),
             json!({ "event": "removed", "path": VGPU }),
             json!({ "event": "job_new", "id": 1, "path": JOB }),
             json!({
@@ -88,7 +88,7 @@ fn monitor_tells_of_the_service_and_ends_with_the_bus() {
     let vgpu = VGPU.trim_start_matches("/org/vgpu/Host1/");
     let wanted = [
         format!("added    {vgpu} uuid={UUID}"),
-        format!("changed  {vgpu} owner_uid=7"),
+        format!("changed  {vgpu} iommu_group="),
         format!("removed  {vgpu}"),
         "started  jobs/1".to_owned(),
         "ended    jobs/1 failed error=org.vgpu.Host1.Error.Busy".to_owned(),

@@ -115,6 +115,7 @@ fn an_untouched_host() {
     assert_snapshot!("profiles_of_one", host.good(&["profiles", "mtty"]));
     assert_snapshot!("show_gpu", host.good(&["show", "81:00.0"]));
     assert_eq!(host.json(&["list"]), Value::Array(Vec::new()));
+    assert_eq!(host.json(&["profiles", "mtty"])[0]["framebuffer"], Value::Null, "nobody says");
     let gpus = host.json(&["gpus"]);
     let ids: Vec<_> =
         gpus.as_array().unwrap().iter().map(|gpu| gpu["id"].as_str().unwrap()).collect();
@@ -154,6 +155,11 @@ fn create_again_is_no_error() {
     let first = host.json(&["create", "mtty-1", "--uuid", MDEV]);
     assert_eq!((&first["created"], &first["uuid"]), (&Value::Bool(true), &Value::from(MDEV)));
     assert_eq!((&first["gpu"], &first["profile"]), (&Value::from("mtty"), &Value::from("mtty-1")));
+    let second = host.json(&["create", "GRID T4-2Q"]);
+    assert_eq!(
+        (&second["profile"], &second["profile_id"]),
+        (&"t4-2q".into(), &"nvidia-231".into())
+    );
     let again = host.json(&["create", "MTTY-1", "--uuid", MDEV]);
     assert_eq!(again["created"], Value::Bool(false));
 }

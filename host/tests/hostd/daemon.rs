@@ -151,6 +151,8 @@ fn a_bus_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(log.contains("no connection to unix:path=/nonexistent/bus"), "{log}");
+    assert_eq!(log.matches("No such file").count(), 1, "{log}");
+    assert!(log.contains("; start that bus, or name another with --bus"), "{log}");
 }
 
 #[tokio::test]

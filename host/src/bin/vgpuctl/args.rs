@@ -1,6 +1,9 @@
 //! What people type.
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{
+    ArgAction, CommandFactory, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 use clap_complete::Shell;
 
 /// See and manage vGPUs through vgpu-hostd.
@@ -24,6 +27,19 @@ pub(crate) struct Args {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The error without the subcommands that the help hides: clap lists them all
+/// where one is missing.
+pub(crate) fn without_hidden(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::ValidSubcommand) {
+        let command = Args::command();
+        let hidden =
+            |name: &String| command.find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+        let shown = names.iter().filter(|name| !hidden(name)).cloned().collect();
+        error.insert(ContextKind::ValidSubcommand, ContextValue::Strings(shown));
+    }
+    error
 }
 
 #[derive(Debug, Subcommand)]

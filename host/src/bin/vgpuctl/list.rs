@@ -83,8 +83,8 @@ pub(crate) struct Profile {
     name: String,
     short_name: String,
     framework: String,
-    framebuffer: u64,
-    total: u32,
+    framebuffer: Option<u64>,
+    total: Option<u32>,
     available: u32,
     reason: Option<String>,
 }
@@ -127,8 +127,8 @@ impl From<ProfileEntry<'_>> for Profile {
             name: entry.name.into_owned(),
             short_name: entry.short_name.into_owned(),
             framework: entry.framework.into_owned(),
-            framebuffer: entry.framebuffer,
-            total: entry.total,
+            framebuffer: (entry.framebuffer != 0).then_some(entry.framebuffer),
+            total: (entry.total != 0).then_some(entry.total),
             available: entry.available,
             reason: (entry.reason != "ok").then(|| entry.reason.into_owned()),
         }
@@ -137,16 +137,15 @@ impl From<ProfileEntry<'_>> for Profile {
 
 impl Profile {
     fn row(&self) -> [String; 9] {
-        let total = if self.total == 0 { String::new() } else { self.total.to_string() };
         [
             self.gpu.clone(),
             self.short_name.clone(),
             self.id.clone(),
             self.name.clone(),
             self.framework.clone(),
-            size(self.framebuffer),
+            self.framebuffer.map(size).unwrap_or_default(),
             self.available.to_string(),
-            total,
+            self.total.map(|total| total.to_string()).unwrap_or_default(),
             self.reason.clone().unwrap_or_default(),
         ]
     }

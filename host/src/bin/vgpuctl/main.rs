@@ -25,7 +25,7 @@ use output::Output;
 use service::Service;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::try_parse().unwrap_or_else(|error| args::without_hidden(error).exit());
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -163,13 +163,14 @@ fn short(path: &str) -> &str {
 
 /// What a new object is, without its tables.
 fn brief(facts: &Map<String, Value>) -> String {
-    let plain = facts.iter().filter(|(_, held)| !held.is_object() && !held.is_array());
-    words(plain.filter(|(_, held)| held.as_str() != Some("")))
+    let brief = |held: &Value| !held.is_object() && !held.is_array() && !held.is_null();
+    words(facts.iter().filter(|(_, held)| brief(held)))
 }
 
 fn words<'a>(facts: impl IntoIterator<Item = (&'a String, &'a Value)>) -> String {
     let word = |(name, held): (&String, &Value)| match held {
         Value::String(text) => format!("{name}={text}"),
+        Value::Null => format!("{name}="),
         other => format!("{name}={other}"),
     };
     facts.into_iter().map(word).collect::<Vec<_>>().join(" ")

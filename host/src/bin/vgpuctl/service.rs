@@ -23,7 +23,7 @@ impl Service {
         };
         let connection = builder.build().await.map_err(|error| match address {
             Some(address) => {
-                Failure::new(Code::Unreachable, format!("cannot reach the bus at {address:?}: {error}; see --bus and VGPU_BUS"))
+                Failure::new(Code::Unreachable, format!("cannot reach the bus at {address:?}: {error}; start that bus, or name another with --bus or VGPU_BUS"))
             }
             None => Failure::new(
                 Code::Unreachable,
@@ -96,7 +96,7 @@ impl Service {
             ),
             Some(address) => {
                 format!(
-                    "vgpu-hostd does not answer: {message}; start it: vgpu-hostd --bus {address}"
+                    "vgpu-hostd does not answer: {message}; start it, from the libexec folder, with --bus {address}"
                 )
             }
         }

@@ -1,10 +1,13 @@
 //! `show` and `explain`: all about one vGPU or GPU.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use vgpu_host_api::{
     names,
     proxy::{Facts, GpuProxy, VgpuProxy},
+    wire::ProfileFacts,
 };
 use zbus::{OwnedObjectPath, fdo::PropertiesProxy, names::InterfaceName};
 
@@ -64,7 +67,9 @@ pub(crate) struct Vgpu {
     pub(crate) uuid: String,
     name: Option<String>,
     gpu: String,
+    /// Its short name; its type id when the GPU no longer offers it.
     profile: Option<String>,
+    profile_id: Option<String>,
     framework: String,
     state: String,
     addresses: Vec<String>,
@@ -86,18 +91,27 @@ async fn vgpu(service: &Service, output: &Output, found: &VgpuProxy<'_>) -> Resu
 }
 
 impl Vgpu {
-    /// Reads it in two calls: its properties, and the id of its GPU.
+    /// Reads it in two calls: its properties, and those of its GPU.
     pub(crate) async fn fetch(service: &Service, found: &VgpuProxy<'_>) -> Result<Self> {
         let inner = found.inner();
         let mut held = properties(service, inner.path().as_str(), inner.interface()).await?;
         let gpu: OwnedObjectPath = take(&mut held, "Gpu")?;
-        let gpu = service.said(service.gpu_at(gpu).await?.address().await)?;
+        let gpu = service.gpu_at(gpu).await?;
+        let inner = gpu.inner();
+        let mut of_gpu = properties(service, inner.path().as_str(), inner.interface()).await?;
+        let mut offered: HashMap<String, ProfileFacts> = take(&mut of_gpu, "Profiles")?;
+        let profile_id = some(take(&mut held, "Profile")?);
+        let profile = profile_id.clone().map(|id| match offered.remove(&id) {
+            Some((_, short_name, ..)) => short_name,
+            None => id,
+        });
         let nodes: Vec<(String, String)> = take(&mut held, "Nodes")?;
         Ok(Self {
             uuid: take(&mut held, "Uuid")?,
             name: some(take(&mut held, "Name")?),
-            gpu,
-            profile: some(take(&mut held, "Profile")?),
+            gpu: take(&mut of_gpu, "Address")?,
+            profile,
+            profile_id,
             framework: take(&mut held, "Framework")?,
             state: take(&mut held, "State")?,
             addresses: take(&mut held, "Address")?,
@@ -117,6 +131,7 @@ impl Vgpu {
             ("Name", self.name.clone().unwrap_or_default()),
             ("GPU", self.gpu.clone()),
             ("Profile", self.profile.clone().unwrap_or_default()),
+            ("Profile id", self.profile_id.clone().unwrap_or_default()),
             ("Framework", self.framework.clone()),
             ("State", self.state.clone()),
             ("In use", self.in_use.clone()),
