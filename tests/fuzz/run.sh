@@ -25,14 +25,14 @@ failed=()
 for target; do
 	printf '==== %s\n' "$target"
 	mkdir -p "corpus/$target"
-	# What is known to be well formed, to start from.
+	# What is well formed, to start from.
 	case $target in
-	fixture) known=(../fixtures) ;;
-	host_spec) known=(../hosts ../../mdev/src/sys/sim) ;;
-	*) known=() ;;
+	config) cp ../fixtures/*/*.toml corpus/config ;;
+	fixture) cp ../fixtures/*/*.tree corpus/fixture ;;
+	host_spec) cp ../hosts/*.toml ../../mdev/src/sys/sim/builtin.toml corpus/host_spec ;;
 	esac
-	cargo fuzz run "$target" "corpus/$target" "${known[@]}" -- \
-		-max_total_time="$seconds" -max_len=4096 -timeout=10 -print_final_stats=1 ||
+	cargo fuzz run "$target" -- \
+		-max_total_time="$seconds" -max_len=8192 -timeout=10 -print_final_stats=1 ||
 		failed+=("$target")
 done
 if ((${#failed[@]})); then
