@@ -2,7 +2,7 @@
 # (tests/setup.sh). Nothing is installed outside target/ and a cache, but by
 # `install`.
 
-.PHONY: help demo test check lab lab-shell bench install uninstall
+.PHONY: help demo test check lab lab-shell bench fuzz install uninstall
 
 help:
 	@echo 'make demo       see it work, on a simulated host'
@@ -11,6 +11,7 @@ help:
 	@echo 'make lab        the tests on a real kernel alone'
 	@echo 'make lab-shell  a shell in the lab, with the service running'
 	@echo 'make bench      compare with raw writes, mdevctl and a C program'
+	@echo 'make fuzz       fuzz what reads text from outside, a minute a target'
 	@echo 'make install    install it: PREFIX=/usr/local DESTDIR='
 	@echo 'make uninstall  take the installed files away again'
 
@@ -37,6 +38,10 @@ lab-shell:
 bench:
 	@tests/setup.sh bench
 	@tests/bench/run.sh
+
+fuzz:
+	@tests/setup.sh fuzz
+	@tests/fuzz/run.sh
 
 # Where the programs go, and where the system's own services look for files.
 PREFIX ?= /usr/local

@@ -4,12 +4,13 @@
 # another user, it names what is missing and fails. Does nothing, at once, when
 # all is there.
 #
-#   setup.sh demo|test|check|lab|bench|install
+#   setup.sh demo|test|check|lab|bench|fuzz|install
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 RUST_MIN=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$here/../Cargo.toml")
 
 DENY=0.20.2
+FUZZ=0.13.2
 # shellcheck source=tools.sh
 source "$here/tools.sh"
 
@@ -30,7 +31,9 @@ case ${1:-} in
 demo) needs+=("${BUS[@]}") ;;
 test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3') ;;
 check) needs+=("${BUS[@]}" 'git git' 'mandoc mandoc' 'shellcheck shellcheck') ;;
-lab | bench | install) ;;
+bench) needs+=("${BUS[@]}" 'mdevctl mdevctl' 'util-linux setpriv') ;;
+fuzz) needs+=('g++ c++') ;;
+lab | install) ;;
 *)
 	sed -n 's/^#   //p' "$0" >&2
 	exit 2
@@ -83,15 +86,17 @@ if [[ ${#missing[@]} -gt 0 || -n $rust ]]; then
 	[[ -z $rust ]] || rustup default stable
 fi
 
-# No package has cargo-deny: it is built once, in about three minutes.
-cargo_deny() {
-	[[ ! -x $TOOLS/bin/cargo-deny ]] && ! type -P cargo-deny >/dev/null || return 0
-	note "building cargo-deny $DENY into $TOOLS, once"
+# No package has cargo-deny or cargo-fuzz: each is built once, in minutes.
+cargo_tool() {
+	local name=$1 version=$2
+	[[ ! -x $TOOLS/bin/$name ]] && ! type -P "$name" >/dev/null || return 0
+	note "building $name $version into $TOOLS, once"
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-		cargo install --quiet --locked --root "$TOOLS" --version "$DENY" cargo-deny
+		cargo install --quiet --locked --root "$TOOLS" --version "$version" "$name"
 }
 
 case $1 in
 test | lab | bench) "$here/lab/install.sh" ;;
-check) cargo_deny ;;
+check) cargo_tool cargo-deny "$DENY" ;;
+fuzz) cargo_tool cargo-fuzz "$FUZZ" ;;
 esac

@@ -42,7 +42,8 @@ impl Service {
         let address = address.trim().to_owned();
         let run_dir = work.join("run");
         let host = Command::new(program("vgpu-hostd")?)
-            .args(["--bus", &address, "--log", "error", "--config", "/nonexistent"])
+            .args(["--bus", &address, "--log", "error", "--config"])
+            .arg(work.join("no-config"))
             .arg("--run-dir")
             .arg(&run_dir)
             .args(arguments)

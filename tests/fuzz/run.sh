@@ -1,5 +1,6 @@
 #!/bin/bash
-# run.sh: fuzzes each target for a while, or the named ones.
+# run.sh: fuzzes each target for a while, or the named ones, and fails at the
+# end if one found something.
 #
 #   run.sh [--seconds N] [TARGET…]
 #
@@ -8,11 +9,33 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 
+# shellcheck source=../tools.sh
+source ../tools.sh
+
 seconds=60
 [[ ${1:-} != --seconds ]] || { seconds=${2:?} && shift 2; }
 export RUSTC_BOOTSTRAP=1
-(($#)) || mapfile -t targets < <(cargo fuzz list)
-for target in "${targets[@]:-$@}"; do
+cargo fuzz build
+if (($# == 0)); then
+	targets=$(cargo fuzz list)
+	mapfile -t targets <<<"$targets"
+	set -- "${targets[@]}"
+fi
+failed=()
+for target; do
 	printf '==== %s\n' "$target"
-	cargo fuzz run "$target" -- -max_total_time="$seconds" -max_len=4096 -print_final_stats=1
+	mkdir -p "corpus/$target"
+	# What is well formed, to start from.
+	case $target in
+	config) cp ../fixtures/*/*.toml corpus/config ;;
+	fixture) cp ../fixtures/*/*.tree corpus/fixture ;;
+	host_spec) cp ../hosts/*.toml ../../mdev/src/sys/sim/builtin.toml corpus/host_spec ;;
+	esac
+	cargo fuzz run "$target" -- \
+		-max_total_time="$seconds" -max_len=8192 -timeout=10 -print_final_stats=1 ||
+		failed+=("$target")
 done
+if ((${#failed[@]})); then
+	printf 'fuzz: found something: %s\n' "${failed[*]}" >&2
+	exit 1
+fi

@@ -2,8 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vgpu_tests::fixture::Tree;
+
+// The file alone: its crate brings all that the other tests need.
+#[allow(dead_code)]
+#[path = "../../src/fixture.rs"]
+mod fixture;
 
 fuzz_target!(|text: &str| {
-    let _ = Tree::parse(text);
+    let _ = fixture::Tree::parse(text);
 });
