@@ -126,17 +126,9 @@ impl Runner<'_> {
     fn step(&self, step: &Step) -> Result<(), Halt> {
         let begun = |cause| Halt { cause, begun: true };
         match &step.op {
-            StepOp::Write(write) => {
-                let shows = what_shows(&step.expect).map_err(|error| begun(error.into()))?;
-                let reads = shows.unwrap_or_default();
-                let seen = self.write(&step.lane, write, reads).map_err(|error| Halt {
-                    // Refused by the kernel, or never tried: it did nothing.
-                    begun: matches!(error, OpError::Deadline { .. }),
-                    cause: Cause::Op(error),
-                })?;
-                if seen.is_some_and(|mut seen| unmet(&step.expect, &mut seen).is_none()) {
-                    return Ok(());
-                }
+            StepOp::Write(write) => return self.write_step(step, write, None),
+            StepOp::WriteUnlessHeld { write, group } => {
+                return self.write_step(step, write, Some(group));
             }
             StepOp::OverrideFunctions { pf, driver } => {
                 self.override_functions(&step.lane, *pf, driver).map_err(begun)?
@@ -148,15 +140,36 @@ impl Runner<'_> {
         self.expect(&step.lane, &step.expect).map_err(begun)
     }
 
+    fn write_step(
+        &self,
+        step: &Step,
+        write: &WriteAttr,
+        unless_held: Option<&NodePath>,
+    ) -> Result<(), Halt> {
+        let begun = |cause| Halt { cause, begun: true };
+        let shows = what_shows(&step.expect).map_err(|error| begun(error.into()))?;
+        let reads = shows.unwrap_or_default();
+        let seen = self.write(&step.lane, write, unless_held, reads).map_err(|error| Halt {
+            // Refused by the kernel, or never tried: it did nothing.
+            begun: matches!(error, OpError::Deadline { .. }),
+            cause: Cause::Op(error),
+        })?;
+        if seen.is_some_and(|mut seen| unmet(&step.expect, &mut seen).is_none()) {
+            return Ok(());
+        }
+        self.expect(&step.lane, &step.expect).map_err(begun)
+    }
+
     /// Writes, and reads in the same turn of the lane: `None` when nothing was to
     /// be read, or not all of it could be.
     fn write(
         &self,
         lane: &LaneKey,
         write: &WriteAttr,
+        unless_held: Option<&NodePath>,
         reads: Vec<ReadBatch>,
     ) -> Result<Option<Readings>, OpError> {
-        let op = Op::WriteAttr(write.clone(), reads);
+        let op = Op::WriteAttr { write: write.clone(), unless_held: unless_held.cloned(), reads };
         let observed = self.executor.run(lane, op, Deadline::after(self.write_limit))?;
         Ok(Readings::of(observed))
     }
@@ -228,7 +241,7 @@ impl Runner<'_> {
         for (function, _) in self.functions(reader, &device)? {
             let lane = LaneKey::Function(function);
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
-            self.write(&lane, &write, Vec::new()).map_err(Cause::Op)?;
+            self.write(&lane, &write, None, Vec::new()).map_err(Cause::Op)?;
             self.expect(&lane, &crate::framework::sriov::override_is(function, Some(driver))?)?;
         }
         Ok(())
@@ -294,7 +307,7 @@ impl Runner<'_> {
     /// # Errors
     /// The kernel's refusal, or that it hangs.
     pub fn undo_one(&self, Undo { lane, write }: &Undo) -> Result<(), OpError> {
-        match self.write(lane, write, Vec::new()) {
+        match self.write(lane, write, None, Vec::new()) {
             Err(error) if !undone_already(&error) => Err(error),
             _ => Ok(()),
         }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::{
     claims::Generation,
     model::{GpuId, PciAddress},
-    sys::{LaneKey, SysPath, WriteAttr},
+    sys::{LaneKey, NodePath, SysPath, WriteAttr},
 };
 
 /// What is to be done on one GPU.
@@ -47,6 +47,13 @@ pub struct Step {
 pub enum StepOp {
     /// Writes an attribute.
     Write(WriteAttr),
+    /// Writes an attribute, unless somebody holds the device.
+    WriteUnlessHeld {
+        /// The write.
+        write: WriteAttr,
+        /// The device's group, which opens once.
+        group: NodePath,
+    },
     /// Sets the `driver_override` of every VF that a PF has by now.
     OverrideFunctions {
         /// The PF.

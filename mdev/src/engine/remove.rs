@@ -8,9 +8,10 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
+    execute::Cause,
     framework::{mdev, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
-    plan::Plan,
+    plan::{Plan, StepOp},
     refusal::Context,
     request::{Control, RemoveOptions},
     scan::Reader,
@@ -104,7 +105,7 @@ impl Engine {
         tried: &str,
     ) -> Result<()> {
         if !options.force {
-            self.refuse_if_held(vgpu, tried)?;
+            self.refuse_if_seen_held(vgpu, tried)?;
         }
         let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
         let mut steps = Vec::new();
@@ -136,6 +137,13 @@ impl Engine {
                 driver.filter(|driver| self.with_view(|view| view.is_vfio_driver(driver)));
             steps.extend(sriov::plan_unbind(function, on_vfio.as_deref()).map_err(path)?);
         }
+        let group = vgpu.nodes.iter().find(|node| node.kind == NodeKind::Group);
+        if let (false, Some(group), Some(first)) = (options.force, group, steps.first_mut())
+            && let StepOp::Write(write) = &first.op
+        {
+            let group = super::device::node(&group.path, tried)?;
+            first.op = StepOp::WriteUnlessHeld { write: write.clone(), group };
+        }
         let plan = Plan {
             id: Uuid::new_v4(),
             purpose: tried.to_owned(),
@@ -148,6 +156,13 @@ impl Engine {
         let limit = if options.force { FORCED_LIMIT } else { self.timing.write };
         match self.run(&plan, control, limit) {
             Ok(()) => Ok(()),
+            Err(failed) if is_held(&failed.cause) => {
+                self.note_use(vgpu.uuid, InUse::Yes);
+                Err(match self.known_holder(vgpu, tried)? {
+                    Some(holder) => held(vgpu, tried).held_by(holder),
+                    None => held(vgpu, tried),
+                })
+            }
             Err(failed) => Err(failure::of_plan(
                 tried,
                 failed,
@@ -156,44 +171,24 @@ impl Engine {
         }
     }
 
-    /// Refuses to remove what somebody holds.
+    /// Refuses to remove what a scan of descriptors shows as held.
     ///
-    /// Where there are only groups, the kernel's word comes first: a group
-    /// opens once, so opening it is both the quicker and the surer answer, and
-    /// the claim is marked as being removed already. Where there are cdevs, an
-    /// open one that is not bound yet stays invisible to the group: the scan of
-    /// descriptors comes first.
-    fn refuse_if_held(&self, vgpu: &Vgpu, tried: &str) -> Result<()> {
+    /// Needed only where there are cdevs: an open one that is not bound yet stays
+    /// invisible to the group. Else the kernel's word is both the quicker and the
+    /// surer answer, since a group opens once; the removal asks for it in the
+    /// turn in which it writes, when the claim is marked as being removed.
+    fn refuse_if_seen_held(&self, vgpu: &Vgpu, tried: &str) -> Result<()> {
         let has_cdev = vgpu.nodes.iter().any(|node| node.kind == NodeKind::Cdev);
-        if has_cdev && let Some(holder) = self.known_holder(vgpu, tried)? {
-            return Err(held(vgpu, tried).held_by(holder));
-        }
-        let Some(group) = vgpu.nodes.iter().find(|node| node.kind == NodeKind::Group) else {
-            return Ok(());
-        };
-        let nodes = vec![super::device::node(&group.path, tried)?];
-        let lane = super::device::lane(vgpu);
-        match self.executor.run(&lane, Op::OpenVfio { nodes }, Deadline::after(self.timing.read)) {
-            Ok(opened) => {
-                drop(opened);
-                self.note_use(vgpu.uuid, InUse::No);
-                Ok(())
-            }
-            Err(OpError::Kernel { errno: Errno::EBUSY, .. }) => {
-                let holder = self.known_holder(vgpu, tried)?;
-                self.note_use(vgpu.uuid, InUse::Yes);
-                Err(match holder {
-                    Some(holder) => held(vgpu, tried).held_by(holder),
-                    None => held(vgpu, tried),
-                })
-            }
-            // The node is gone or has no device: nobody can hold it.
-            Err(OpError::Kernel {
-                errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, ..
-            }) => Ok(()),
-            Err(error) => Err(failure::of_op(tried, error)),
+        match has_cdev.then(|| self.known_holder(vgpu, tried)).transpose()?.flatten() {
+            Some(holder) => Err(held(vgpu, tried).held_by(holder)),
+            None => Ok(()),
         }
     }
+}
+
+/// Whether a removal was refused since the device's group is open.
+fn is_held(cause: &Cause) -> bool {
+    matches!(cause, Cause::Op(OpError::Kernel { path, errno: Errno::EBUSY, .. }) if path.starts_with("/dev/"))
 }
 
 fn held(vgpu: &Vgpu, tried: &str) -> Error {

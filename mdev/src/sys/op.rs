@@ -83,9 +83,16 @@ pub enum Op {
     /// Reads many things below some directories; a missing one is no error, but
     /// a full table of descriptors is.
     ReadBatch(Vec<ReadBatch>),
-    /// Writes one attribute and, when that is done, reads what it should show:
-    /// one trip to the lane, since each costs two switches of threads.
-    WriteAttr(WriteAttr, Vec<ReadBatch>),
+    /// Writes one attribute, and reads what shows the outcome in the same turn.
+    WriteAttr {
+        /// The write.
+        write: WriteAttr,
+        /// Not if this group cannot be opened: a group opens once, so EBUSY
+        /// says that the device is held. It is closed before the write.
+        unless_held: Option<NodePath>,
+        /// What to read afterwards.
+        reads: Vec<ReadBatch>,
+    },
     /// Opens nodes below `/dev`, all or none.
     OpenVfio {
         /// The nodes, opened in this order.
@@ -118,7 +125,7 @@ impl fmt::Display for Op {
                 Some(first) => write!(f, "reading {}", first.base),
                 None => f.write_str("reading nothing"),
             },
-            Self::WriteAttr(write, _) => {
+            Self::WriteAttr { write, .. } => {
                 write!(f, "writing {:?} to {}", write.value.trim_end(), write.path)
             }
             Self::OpenVfio { nodes } => {

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 /// Text that is not a path below a root.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path:?} is not a path below a root: {why}")]
@@ -64,8 +66,23 @@ impl fmt::Debug for SysPath {
 }
 
 /// A path below `/dev`: `vfio/12`, `vfio/devices/vfio3`, `iommu`.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct NodePath(String);
+
+impl TryFrom<String> for NodePath {
+    type Error = InvalidPath;
+
+    fn try_from(path: String) -> Result<Self, InvalidPath> {
+        Self::new(path)
+    }
+}
+
+impl From<NodePath> for String {
+    fn from(node: NodePath) -> Self {
+        node.0
+    }
+}
 
 impl NodePath {
     /// A node from text.

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use super::{Deadline, Kernel, Observed, Op, OpError, Opened, ReadBatch, Reading};
+use super::{Deadline, Kernel, NodePath, Observed, Op, OpError, Opened, ReadBatch, Reading};
 
 /// Performs an operation; a kernel that hangs keeps the calling thread.
 pub(super) fn perform<K: Kernel>(
@@ -16,14 +16,19 @@ pub(super) fn perform<K: Kernel>(
             let read = read(kernel, batches);
             read.map(Observed::Read).map_err(|(path, errno)| refused(path, errno))
         }
-        Op::WriteAttr(write, batches) => kernel
-            .write(&write.path, &write.value)
-            .map(|()| match read(kernel, batches) {
-                Ok(readings) if !batches.is_empty() => Observed::Read(readings),
+        Op::WriteAttr { write, unless_held, reads } => {
+            if let Some(group) = unless_held {
+                refuse_if_held(kernel, group).map_err(|errno| refused(group.to_string(), errno))?;
+            }
+            kernel
+                .write(&write.path, &write.value)
+                .map_err(|errno| refused(write.path.to_string(), errno))?;
+            Ok(match read(kernel, reads) {
+                Ok(readings) if !reads.is_empty() => Observed::Read(readings),
                 // What was written stays written: the caller looks again.
                 _ => Observed::Done,
             })
-            .map_err(|errno| refused(write.path.to_string(), errno)),
+        }
         Op::OpenVfio { nodes } => nodes
             .iter()
             .map(|node| kernel.open_node(node).map_err(|errno| refused(node.to_string(), errno)))
@@ -50,6 +55,15 @@ pub(super) fn perform<K: Kernel>(
             .run_tool(*tool, args, deadline.left())
             .map(Observed::Tool)
             .map_err(|errno| refused(tool.to_string(), errno)),
+    }
+}
+
+/// Opens a group and closes it again. One that has no node, or no device behind
+/// it, nobody can hold.
+fn refuse_if_held<K: Kernel>(kernel: &K, group: &NodePath) -> Result<(), Errno> {
+    match kernel.open_node(group) {
+        Ok(_) | Err(Errno::ENODEV | Errno::ENOENT | Errno::ENXIO) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 
