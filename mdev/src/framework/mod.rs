@@ -15,8 +15,8 @@ use crate::{
     claims::{Claim, Claims, Phase},
     config::Config,
     model::{
-        Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, Problem, Profile,
-        Vgpu, VgpuState,
+        Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, PciAddress,
+        Problem, Profile, Vgpu, VgpuState,
     },
     scan::{FunctionFacts, GpuFacts},
     totals::Totals,
@@ -81,7 +81,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
         }
         None => (None, "virtual".to_owned(), facts.id.to_string()),
     };
-    let slug = model.to_lowercase().replace([' ', ':', '/'], "-");
+    let slug = slug(&model);
     let mut profiles = match framework {
         Framework::Mdev => mdev::profiles(facts, view, vgpus),
         Framework::Sriov => {
@@ -140,7 +140,48 @@ pub fn model_slug(facts: &GpuFacts) -> String {
         Some(pci) => names::model(pci.ids, pci.subsystem),
         None => facts.id.to_string(),
     };
+    slug(&model)
+}
+
+fn slug(model: &str) -> String {
     model.to_lowercase().replace([' ', ':', '/'], "-")
+}
+
+/// A function, or a whole GPU by its first one, as a vGPU: when it is claimed,
+/// or on a VFIO driver.
+fn pci_vgpu(
+    gpu: &GpuId,
+    function: &FunctionFacts,
+    view: View<'_>,
+    framework: Framework,
+    profile: &str,
+    addresses: Vec<PciAddress>,
+) -> Option<Vgpu> {
+    let on_vfio = function.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
+    let claim = view.claims.of_function(function.address);
+    if claim.is_none() && !on_vfio {
+        return None;
+    }
+    let parent = function.address.to_string();
+    Some(Vgpu {
+        uuid: claim.as_ref().map_or_else(|| foreign_uuid(gpu, &parent), |claim| claim.uuid),
+        name: claim.as_ref().and_then(|claim| claim.name.clone()),
+        gpu: gpu.clone(),
+        profile: profile.parse().ok(),
+        framework,
+        state: state(claim.as_ref(), on_vfio),
+        addresses,
+        parent,
+        iommu_group: function.group,
+        nodes: nodes(
+            function.group.filter(|_| on_vfio),
+            function.vfio_device.as_deref(),
+            function.has_cdev,
+        ),
+        owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
+        managed: claim.is_some(),
+        inode: function.inode,
+    })
 }
 
 fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Function> {

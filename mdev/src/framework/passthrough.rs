@@ -4,7 +4,7 @@
 
 use crate::{
     model::{Framework, GpuId, PciAddress, Profile, Reason, ReasonCode, Vgpu},
-    scan::{GpuFacts, PciFacts},
+    scan::{FunctionFacts, GpuFacts, PciFacts},
 };
 
 use super::{VFIO_PCI, View};
@@ -89,29 +89,15 @@ pub fn members(pci: &PciFacts) -> Vec<PciAddress> {
 
 /// A whole GPU as a vGPU: when it is claimed, or on a VFIO driver.
 pub fn vgpu(gpu: &GpuId, pci: &PciFacts, view: View<'_>, slug: &str) -> Option<Vgpu> {
-    let on_vfio = pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
-    let claim = view.claims.of_function(pci.address);
-    if claim.is_none() && !on_vfio {
-        return None;
-    }
-    let parent = pci.address.to_string();
-    Some(Vgpu {
-        uuid: claim.as_ref().map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
-        name: claim.as_ref().and_then(|claim| claim.name.clone()),
-        gpu: gpu.clone(),
-        profile: format!("{slug}-full").parse().ok(),
-        framework: Framework::Passthrough,
-        state: super::state(claim.as_ref(), on_vfio),
-        addresses: members(pci),
-        parent,
-        iommu_group: pci.group,
-        nodes: super::nodes(
-            pci.group.filter(|_| on_vfio),
-            pci.vfio_device.as_deref(),
-            pci.has_cdev,
-        ),
-        owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
-        managed: claim.is_some(),
+    let function = FunctionFacts {
+        address: pci.address,
+        driver: pci.driver.clone(),
+        group: pci.group,
+        linked: true,
+        vfio_device: pci.vfio_device.clone(),
+        has_cdev: pci.has_cdev,
         inode: pci.inode,
-    })
+    };
+    let profile = format!("{slug}-full");
+    super::pci_vgpu(gpu, &function, view, Framework::Passthrough, &profile, members(pci))
 }

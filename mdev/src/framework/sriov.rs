@@ -82,31 +82,8 @@ pub fn profile(
 
 /// A VF as a vGPU: when it is claimed, or on a VFIO driver.
 pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>, slug: &str) -> Option<Vgpu> {
-    let on_vfio = function.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
-    let claim = view.claims.of_function(function.address);
-    if claim.is_none() && !on_vfio {
-        return None;
-    }
-    let parent = function.address.to_string();
-    Some(Vgpu {
-        uuid: claim.as_ref().map_or_else(|| super::foreign_uuid(gpu, &parent), |claim| claim.uuid),
-        name: claim.as_ref().and_then(|claim| claim.name.clone()),
-        gpu: gpu.clone(),
-        profile: format!("{slug}-vf").parse().ok(),
-        framework: Framework::Sriov,
-        state: super::state(claim.as_ref(), on_vfio),
-        addresses: vec![function.address],
-        parent,
-        iommu_group: function.group,
-        nodes: super::nodes(
-            function.group.filter(|_| on_vfio),
-            function.vfio_device.as_deref(),
-            function.has_cdev,
-        ),
-        owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
-        managed: claim.is_some(),
-        inode: function.inode,
-    })
+    let profile = format!("{slug}-vf");
+    super::pci_vgpu(gpu, function, view, Framework::Sriov, &profile, vec![function.address])
 }
 
 /// The steps that bind a function to a VFIO driver. `before` is what it had:
