@@ -377,7 +377,7 @@ fn own_events_cost_no_further_look() {
         }
     });
     write(&host, "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", &foreign.to_string());
-    heard.recv_timeout(std::time::Duration::from_secs(20)).expect("nobody looked at the other's");
+    heard.recv_timeout(Duration::from_secs(20)).expect("nobody looked at the other's");
     let looked = host.kernel.forbidden_reads();
     let at = |uuid: &str| looked.iter().any(|path| path.contains(uuid));
     assert!(at(&foreign.to_string()) && !at(&own), "{looked:?}");
