@@ -60,6 +60,7 @@ async fn serve(options: &Options) -> Result<()> {
     let mut stop = StopSignals::new()?;
     let mut rescan = signal(SignalKind::hangup()).context("SIGHUP cannot be followed")?;
 
+    let _run_dir = files::take_run_dir(&options.run_dir)?;
     let kernel = kernel::open(&options.kernel)?;
     let engine = Engine::start(Setup {
         executor: kernel.executor.clone(),

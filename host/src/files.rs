@@ -2,9 +2,15 @@
 //! touches the file system.
 #![allow(clippy::disallowed_methods, reason = "read once, before anything is served")]
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
+use nix::fcntl::{Flock, FlockArg};
 use vgpu_mdev::config::Config;
 
 /// Larger ones are no configuration.
@@ -24,6 +30,21 @@ pub(crate) fn config(path: &Path) -> Result<Config> {
     );
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     Ok(Config::parse(&text, path)?)
+}
+
+/// Takes the run directory, made where it is missing, for as long as the lock
+/// lives: a second daemon on it would settle the claims of the first.
+pub(crate) fn take_run_dir(path: &Path) -> Result<Flock<File>> {
+    let name = || path.display().to_string();
+    DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(name)?;
+    let dir = File::open(path).with_context(name)?;
+    Flock::lock(dir, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => anyhow::anyhow!(
+            "{}: another vgpu-hostd keeps its claims here; stop it, or choose another --run-dir",
+            path.display()
+        ),
+        errno => anyhow::Error::from(errno).context(name()),
+    })
 }
 
 /// The description of a simulated host.

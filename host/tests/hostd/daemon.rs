@@ -43,11 +43,15 @@ impl Daemon {
     }
 
     fn spawn(bus: &Bus, arguments: &[&str]) -> Self {
+        Self::spawn_in(bus, "run", arguments)
+    }
+
+    fn spawn_in(bus: &Bus, run_dir: &str, arguments: &[&str]) -> Self {
         let socket = bus.dir.path().join(format!("notify-{}", uuid::Uuid::new_v4()));
         let notify = UnixDatagram::bind(&socket).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
             .args(["--bus", &bus.address, "--config", "/nonexistent/host.toml"])
-            .args(["--run-dir", bus.dir.path().join("run").to_str().unwrap()])
+            .args(["--run-dir", bus.dir.path().join(run_dir).to_str().unwrap()])
             .args(arguments)
             .env("NOTIFY_SOCKET", &socket)
             .stderr(Stdio::piped())
@@ -101,7 +105,7 @@ async fn it_is_ready_with_its_name_and_stops_when_told() {
 async fn its_name_is_taken_once() {
     let bus = Bus::start();
     let _first = Daemon::start(&bus);
-    let (status, log) = Daemon::spawn(&bus, &["--simulate"]).end();
+    let (status, log) = Daemon::spawn_in(&bus, "another", &["--simulate"]).end();
     assert_eq!(status.code(), Some(1));
     assert!(
         log.contains("another process owns org.vgpu.Host1 on this bus; stop it first"),
@@ -187,4 +191,13 @@ async fn a_call_that_wants_no_reply_gets_none() {
     while let Some(Some(Ok(other))) = all.next().now_or_never() {
         assert_ne!(other.header().reply_serial(), serial, "{other:?}");
     }
+}
+
+#[test]
+fn a_second_one_leaves_the_claims_of_the_first_alone() {
+    let bus = Bus::start();
+    let _first = Daemon::start(&bus);
+    let (status, log) = Daemon::spawn(&bus, &["--simulate"]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(log.contains("another vgpu-hostd keeps its claims here"), "{log}");
 }
