@@ -242,8 +242,26 @@ pub struct NodeKinds {
     cdevs: OnceLock<bool>,
 }
 
-/// Finds which nodes mdevs have.
+/// Finds which nodes mdevs have: by a look at the first that tells, while that
+/// is not known yet, and then without one for those that have their driver.
 fn read_nodes(
+    reader: Reader<'_>,
+    kinds: &NodeKinds,
+    mdevs: &mut [MdevFacts],
+) -> Result<(), ScanError> {
+    let telling = mdevs.iter().position(tells_nodes).filter(|_| kinds.groups.get().is_none());
+    if let Some(first) = telling.and_then(|at| mdevs.get_mut(at..=at)) {
+        look_at_nodes(reader, kinds, first)?;
+    }
+    look_at_nodes(reader, kinds, mdevs)
+}
+
+/// Whether an mdev shows which nodes there can be.
+fn tells_nodes(mdev: &MdevFacts) -> bool {
+    mdev.driver.is_some() && mdev.group.is_some() && mdev.vfio_device.is_some()
+}
+
+fn look_at_nodes(
     reader: Reader<'_>,
     kinds: &NodeKinds,
     mdevs: &mut [MdevFacts],
@@ -269,7 +287,7 @@ fn read_nodes(
         if mdev.vfio_device.is_some() {
             mdev.has_cdev = known(mdev, cdevs).unwrap_or_else(|| r.inode().is_some());
         }
-        if mdev.driver.is_some() && mdev.group.is_some() && mdev.vfio_device.is_some() {
+        if tells_nodes(mdev) {
             let _ = (kinds.groups.set(mdev.has_group_node), kinds.cdevs.set(mdev.has_cdev));
         }
     }
