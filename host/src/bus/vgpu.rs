@@ -22,7 +22,7 @@ use super::{
     gpu::signed,
     options::Options,
     properties::{Emits, Interface, Property},
-    service::Service,
+    service::{Asker, Service},
     work::{self, Work},
 };
 
@@ -175,6 +175,20 @@ pub(crate) async fn remove(
     .await
 }
 
+/// Who asks, when they may: looked at again afterwards, since a password dialog
+/// takes time. Dropping it frees their place among the calls under way.
+async fn who_may<'a>(
+    service: &'a Service,
+    call: &'a Call,
+    vgpu: &Vgpu,
+    rule: Rule,
+) -> Result<Asker<'a>, Fault> {
+    let asker = service.asker(call).await?;
+    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
+    still_the_same(service, vgpu)?;
+    Ok(asker)
+}
+
 /// Answers `Probe`.
 pub(crate) async fn probe(
     service: &Service,
@@ -182,9 +196,7 @@ pub(crate) async fn probe(
     vgpu: &Vgpu,
     rule: Rule,
 ) -> Result<Message, Fault> {
-    let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
-    still_the_same(service, vgpu)?;
+    let _asker = who_may(service, call, vgpu, rule).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let report = work::blocking(move || engine.probe(uuid)).await?;
     call.reply(&report_of(&report))
@@ -224,9 +236,7 @@ pub(crate) async fn open_device(
     let (options,): (HashMap<String, OwnedVariant>,) = call.args()?;
     let mut options = Options::new("OpenDevice", options, &[option::GROUP])?;
     let group = options.flag(option::GROUP)?.unwrap_or(false);
-    let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
-    still_the_same(service, vgpu)?;
+    let asker = who_may(service, call, vgpu, rule).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let opened = work::blocking(move || engine.open_device(uuid, group)).await?;
     tracing::info!(uid = asker.uid, %uuid, "opened {}", opened.node);
@@ -253,9 +263,7 @@ pub(crate) async fn get_holders(
     vgpu: &Vgpu,
     rule: Rule,
 ) -> Result<Message, Fault> {
-    let asker = service.asker(call).await?;
-    asker.may(rule, Some(vgpu.owner_uid), &details(vgpu)).await?;
-    still_the_same(service, vgpu)?;
+    let _asker = who_may(service, call, vgpu, rule).await?;
     let (engine, uuid) = (service.engine.clone(), vgpu.uuid);
     let holders = work::blocking(move || engine.holders(uuid)).await?;
     let entries = holders.into_iter().map(|holder| HolderEntry {

@@ -16,9 +16,9 @@ use crate::{
     config::Config,
     model::{
         Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, PciAddress,
-        Problem, Profile, Vgpu, VgpuState,
+        Problem, Profile, Reason, ReasonCode, Vgpu, VgpuState,
     },
-    scan::{FunctionFacts, GpuFacts},
+    scan::{FunctionFacts, GpuFacts, PciFacts},
     totals::Totals,
 };
 
@@ -145,6 +145,28 @@ pub fn model_slug(facts: &GpuFacts) -> String {
 
 fn slug(model: &str) -> String {
     model.to_lowercase().replace([' ', ':', '/'], "-")
+}
+
+/// Whether a GPU has been given away whole, by us or by someone else.
+fn is_given_away(pci: &PciFacts, view: View<'_>) -> bool {
+    view.claims.of_function(pci.address).is_some()
+        || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver))
+}
+
+/// Why nothing of a GPU outside any IOMMU group is on offer.
+fn iommu_off() -> Reason {
+    Reason {
+        code: ReasonCode::IommuOff,
+        text: "the GPU is in no IOMMU group; turn on VT-d or AMD-Vi in the firmware and boot with \
+               intel_iommu=on or amd_iommu=on"
+            .into(),
+    }
+}
+
+/// Why no function is on offer where the VFIO driver is not loaded.
+fn vfio_driver_missing() -> Reason {
+    let text = "vfio-pci is not loaded; run modprobe vfio-pci".into();
+    Reason { code: ReasonCode::VfioDriverMissing, text }
 }
 
 /// A function, or a whole GPU by its first one, as a vGPU: when it is claimed,

@@ -38,9 +38,7 @@ pub fn allowed(pci: &PciFacts, view: View<'_>) -> bool {
 /// no process uses it is looked at when it is asked for.
 pub fn obstacle(pci: &PciFacts, view: View<'_>) -> Option<Reason> {
     let why = |code, text: String| Some(Reason { code, text });
-    if view.claims.of_function(pci.address).is_some()
-        || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver))
-    {
+    if super::is_given_away(pci, view) {
         why(ReasonCode::Full, "the GPU is given away already".into())
     } else if !pci.functions.is_empty() {
         why(
@@ -54,12 +52,7 @@ pub fn obstacle(pci: &PciFacts, view: View<'_>) -> Option<Reason> {
                 .into(),
         )
     } else if pci.group.is_none() {
-        why(
-            ReasonCode::IommuOff,
-            "the GPU is in no IOMMU group; turn on VT-d or AMD-Vi in the firmware and boot with \
-             intel_iommu=on or amd_iommu=on"
-                .into(),
-        )
+        Some(super::iommu_off())
     } else if !pci.strangers.is_empty() {
         let names: Vec<String> = pci.strangers.iter().map(ToString::to_string).collect();
         why(
@@ -71,7 +64,7 @@ pub fn obstacle(pci: &PciFacts, view: View<'_>) -> Option<Reason> {
             ),
         )
     } else if !view.drivers.contains(VFIO_PCI) {
-        why(ReasonCode::VfioDriverMissing, "vfio-pci is not loaded; run modprobe vfio-pci".into())
+        Some(super::vfio_driver_missing())
     } else {
         None
     }

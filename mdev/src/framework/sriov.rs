@@ -25,22 +25,15 @@ pub fn profile(
     let free = functions.iter().filter(|f| f.state == FunctionState::Free).count() as u32;
     let by_host = functions.iter().filter(|f| f.state == FunctionState::UsedByHost).count();
     let why = |code, text: String| Some(Reason { code, text });
-    let passed_through = view.claims.of_function(pci.address).is_some()
-        || pci.driver.as_deref().is_some_and(|driver| view.is_vfio_driver(driver));
-    let reason = if passed_through {
+    let reason = if super::is_given_away(pci, view) {
         why(
             ReasonCode::PassedThrough,
             "the whole GPU is passed through; remove that vGPU first".into(),
         )
     } else if pci.group.is_none() {
-        why(
-            ReasonCode::IommuOff,
-            "the GPU is in no IOMMU group; turn on VT-d or AMD-Vi in the firmware and boot with \
-             intel_iommu=on or amd_iommu=on"
-                .into(),
-        )
+        Some(super::iommu_off())
     } else if !view.drivers.contains(VFIO_PCI) {
-        why(ReasonCode::VfioDriverMissing, "vfio-pci is not loaded; run modprobe vfio-pci".into())
+        Some(super::vfio_driver_missing())
     } else if functions.is_empty() {
         why(
             ReasonCode::NoFunctionsEnabled,
