@@ -190,9 +190,14 @@ fn a_gpu_whose_reads_hang_keeps_its_facts_marked_stale() {
     assert_eq!(stale.model, "T4");
     let other = host.create("mtty-1").unwrap();
     host.remove(other).unwrap();
+    // No event tells that the kernel is back: the lane does.
+    let (seen, states) = std::sync::mpsc::channel();
+    host.engine.subscribe(move |change| {
+        let _ = seen.send(change.after.gpu(&id).map(|gpu| gpu.state));
+    });
     drop(gate);
-    host.engine.rescan().unwrap();
-    assert_eq!(host.engine.snapshot().gpu(&id).unwrap().state, GpuState::Ready);
+    let ready = || states.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+    while ready() != Some(GpuState::Ready) {}
 }
 
 #[test]

@@ -38,7 +38,7 @@ use crate::{
     request::Control,
     scan::{HostFacts, NodeKinds},
     store::{Store, StoreError},
-    sys::{Deadline, Executor, KernelEvent},
+    sys::{Deadline, Executor, KernelEvent, LaneKey},
     totals::Totals,
 };
 
@@ -168,6 +168,12 @@ impl Engine {
             looks: Mutex::default(),
             debts: Mutex::default(),
         });
+        let back = Arc::downgrade(&engine);
+        engine.executor.on_recovery(Box::new(move |lane| {
+            if let Some(engine) = back.upgrade() {
+                engine.recovered(lane);
+            }
+        }));
         engine.rescan()?;
         Rescans::start(&engine);
         Ok(engine)
@@ -192,6 +198,20 @@ impl Engine {
             && !lock(&self.covered).covers(&hint, event)
         {
             self.hint(hint);
+        }
+    }
+
+    /// A lane that hung is back: what it kept from being read is looked at
+    /// again, since no event tells of it.
+    fn recovered(self: &Arc<Self>, lane: &LaneKey) {
+        let gpu = match lane {
+            LaneKey::Gpu(gpu) => Some(gpu.clone()),
+            LaneKey::Function(address) => self.host.load().gpu_of_device(&address.to_string()),
+            LaneKey::Mdev(uuid) => self.snapshot().vgpu(*uuid).map(|vgpu| vgpu.gpu.clone()),
+            LaneKey::Host => return self.hint(Hint::All),
+        };
+        if let Some(gpu) = gpu {
+            self.hint(Hint::Gpu(gpu));
         }
     }
 

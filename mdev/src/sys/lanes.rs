@@ -28,10 +28,13 @@ pub struct Lanes<K> {
     pool: Arc<Pool<K>>,
 }
 
+type Listener = Arc<dyn Fn(&LaneKey) + Send + Sync>;
+
 struct Pool<K> {
     kernel: Arc<K>,
     state: Mutex<State>,
     work: Condvar,
+    recoveries: Mutex<Vec<Listener>>,
 }
 
 #[derive(Default)]
@@ -72,7 +75,14 @@ struct Answer {
 impl<K: Kernel> Lanes<K> {
     /// Lanes over a kernel.
     pub fn new(kernel: Arc<K>) -> Self {
-        Self { pool: Arc::new(Pool { kernel, state: Mutex::default(), work: Condvar::new() }) }
+        Self {
+            pool: Arc::new(Pool {
+                kernel,
+                state: Mutex::default(),
+                work: Condvar::new(),
+                recoveries: Mutex::default(),
+            }),
+        }
     }
 
     /// Queues a task on its lane.
@@ -171,6 +181,10 @@ impl<K: Kernel> Executor for Lanes<K> {
             Err(OpError::Deadline { what: op.to_string(), waited: started.elapsed() })
         })
     }
+
+    fn on_recovery(&self, listener: Box<dyn Fn(&LaneKey) + Send + Sync>) {
+        lock(&self.pool.recoveries).push(Arc::from(listener));
+    }
 }
 
 impl<K> Drop for Lanes<K> {
@@ -189,9 +203,13 @@ impl<K: Kernel> Pool<K> {
             // Under the lock, so that a caller who gives up now either finds the
             // answer or marks an operation that truly still runs.
             *lock(&task.answer.result) = Some(result);
-            state.done(key);
+            let hung = state.done(&key);
             drop(state);
             task.answer.ready.notify_one();
+            if hung {
+                let listeners = lock(&self.recoveries).clone();
+                listeners.iter().for_each(|listener| listener(&key));
+            }
         }
     }
 
@@ -241,16 +259,18 @@ impl State {
         None
     }
 
-    /// A lane's task is done: it is ready for the next, or forgotten.
-    fn done(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        lane.running = None;
+    /// A lane's task is done: it is ready for the next, or forgotten. Says
+    /// whether it hung.
+    fn done(&mut self, key: &LaneKey) -> bool {
+        let Some(lane) = self.lanes.get_mut(key) else { return false };
+        let hung = lane.running.take().is_some_and(|running| running.hung);
         if lane.queue.is_empty() {
-            self.lanes.remove(&key);
+            self.lanes.remove(key);
         } else {
             // The thread that calls this takes it, or another that is free.
-            self.ready.push_back(key);
+            self.ready.push_back(key.clone());
         }
+        hung
     }
 }
 

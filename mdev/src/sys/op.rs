@@ -25,6 +25,10 @@ pub trait Executor: Send + Sync {
     /// in time: the operation may still be running, and its lane answers
     /// [`OpError::Stuck`] at once until it has come back.
     fn run(&self, lane: &LaneKey, op: Op, deadline: Deadline) -> Result<Observed, OpError>;
+
+    /// Calls `listener` with each lane that hung and has come back, on a thread
+    /// that it must not keep: no kernel event tells of that.
+    fn on_recovery(&self, listener: Box<dyn Fn(&LaneKey) + Send + Sync>);
 }
 
 /// What hangs together: an operation that the kernel never finishes takes its
