@@ -151,13 +151,12 @@ fn put_vgpus_and_gpu(
     vgpus: Vec<Vgpu>,
 ) {
     let mut put: Vec<Event> = vgpus.into_iter().filter_map(|vgpu| next.put_vgpu(vgpu)).collect();
-    // Only a GPU whose VFs carry mdevs needs to know them, and it has few.
-    let on_functions: Vec<Arc<Vgpu>> = if facts.functions.is_empty() || facts.parents.is_empty() {
-        Vec::new()
-    } else {
+    let vgpus: Vec<Arc<Vgpu>> = if framework::needs_vgpus(facts) {
         next.vgpus_of(&facts.id).cloned().collect()
+    } else {
+        Vec::new()
     };
-    let gpu = framework::gpu(facts, view, &on_functions);
+    let gpu = framework::gpu(facts, view, &vgpus);
     events.extend(next.put_gpu(gpu));
     events.append(&mut put);
 }

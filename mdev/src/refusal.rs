@@ -36,6 +36,7 @@ pub fn explain(path: &str, errno: Errno, context: Context) -> Refusal {
         "create" => create(errno, context),
         "remove" => remove(errno),
         "sriov_numvfs" => vf_count(errno, context),
+        "current_vgpu_type" => vendor_type(errno),
         "driver_override" => driver_override(errno),
         "drivers_probe" => drivers_probe(errno),
         "bind" => bind(errno),
@@ -162,6 +163,39 @@ fn vf_count(errno: Errno, context: Context) -> Option<Row> {
             "enable-failed",
             "the hardware did not enable SR-IOV",
             "turn on SR-IOV in the firmware; the kernel's reason is in dmesg",
+        ),
+        _ => return None,
+    })
+}
+
+/// NVIDIA's `nvidia/current_vgpu_type`.
+fn vendor_type(errno: Errno) -> Option<Row> {
+    Some(match errno {
+        Errno::EPERM => (
+            Busy,
+            "held",
+            "a VM uses the vGPU, so the driver does not take its type away",
+            "stop the guest that uses it",
+        ),
+        Errno::EIO => (
+            NoCapacity,
+            "driver-rule",
+            "NVIDIA's driver refused the type: it no longer fits beside the vGPUs on the GPU, or \
+             its vGPU manager does not run",
+            "see vgpuctl profiles for what fits; the driver's reason is in dmesg (NVRM), and \
+             nvidia-vgpu-mgr must run",
+        ),
+        Errno::ENOENT | Errno::ENODEV => (
+            NoSuchGpu,
+            "function-gone",
+            "the VF is gone, or has lost NVIDIA's driver",
+            "see vgpuctl show for the GPU's VFs",
+        ),
+        Errno::EINVAL => (
+            NotSupported,
+            "type-gone",
+            "the driver does not know this type",
+            "see vgpuctl profiles for what it offers now",
         ),
         _ => return None,
     })

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    framework::nvidia_vf,
     model::{GpuId, TypeId},
     scan::{GpuFacts, text},
     store::{Store, StoreError},
@@ -18,7 +19,7 @@ use crate::{
 
 /// The totals of all GPUs.
 pub struct Totals {
-    seen: Mutex<BTreeMap<GpuId, BTreeMap<TypeId, u32>>>,
+    seen: Mutex<BTreeMap<GpuId, Entry>>,
     store: Store<Entry>,
 }
 
@@ -27,6 +28,9 @@ pub struct Totals {
 pub struct Entry {
     gpu: GpuId,
     totals: BTreeMap<TypeId, u32>,
+    /// What NVIDIA's types are called: a VF lists only those that still fit.
+    #[serde(default)]
+    names: BTreeMap<TypeId, String>,
 }
 
 impl Totals {
@@ -39,35 +43,50 @@ impl Totals {
         for (path, why) in loaded.broken {
             tracing::warn!("{} is left out: {why}", path.display());
         }
-        let seen = loaded.entries.into_iter().map(|(_, entry)| (entry.gpu, entry.totals)).collect();
+        let seen =
+            loaded.entries.into_iter().map(|(_, entry)| (entry.gpu.clone(), entry)).collect();
         Ok(Self { seen: Mutex::new(seen), store })
     }
 
     /// Takes note of what a GPU has available now, of the types whose driver does
-    /// not say how many fit.
+    /// not say how many fit, and of what its VFs call their types.
     pub fn learn(&self, facts: &GpuFacts) {
-        if facts.parents.is_empty() {
-            return;
-        }
         let mut available: BTreeMap<&TypeId, u32> = BTreeMap::new();
         for (id, (of_type, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
             if text::max_instance(&of_type.description).is_none() {
                 *available.entry(id).or_default() += count;
             }
         }
+        let vendor = facts.functions.iter().filter_map(|function| function.vendor.as_ref());
+        let listed: BTreeMap<u32, &String> =
+            vendor.flat_map(|vendor| &vendor.creatable).map(|(id, name)| (*id, name)).collect();
+        if available.is_empty() && listed.is_empty() {
+            return;
+        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = seen.entry(facts.id.clone()).or_default();
-        let mut rose = false;
+        let known = seen.entry(facts.id.clone()).or_insert_with(|| Entry {
+            gpu: facts.id.clone(),
+            totals: BTreeMap::new(),
+            names: BTreeMap::new(),
+        });
+        let mut changed = false;
         for (id, count) in available {
-            if known.get(id).is_none_or(|most| *most < count) {
-                known.insert(id.clone(), count);
-                rose = true;
+            if known.totals.get(id).is_none_or(|most| *most < count) {
+                known.totals.insert(id.clone(), count);
+                changed = true;
             }
         }
-        if rose {
-            let entry = Entry { gpu: facts.id.clone(), totals: known.clone() };
+        for (number, name) in listed {
+            if let Some(id) = nvidia_vf::type_id(number)
+                && known.names.get(&id) != Some(name)
+            {
+                known.names.insert(id, name.clone());
+                changed = true;
+            }
+        }
+        if changed {
             let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, facts.id.to_string().as_bytes());
-            if let Err(error) = self.store.put(key, &entry) {
+            if let Err(error) = self.store.put(key, known) {
                 tracing::warn!("{error}");
             }
         }
@@ -76,6 +95,12 @@ impl Totals {
     /// The most of a type that a GPU was seen to have available.
     pub fn of(&self, gpu: &GpuId, id: &TypeId) -> u32 {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(gpu).and_then(|known| known.get(id)).copied().unwrap_or(0)
+        seen.get(gpu).and_then(|known| known.totals.get(id)).copied().unwrap_or(0)
+    }
+
+    /// What a GPU's types were seen to be called.
+    pub fn names_of(&self, gpu: &GpuId) -> BTreeMap<TypeId, String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(gpu).map(|known| known.names.clone()).unwrap_or_default()
     }
 }

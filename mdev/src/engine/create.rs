@@ -7,7 +7,7 @@ use crate::{
     claims::{Claim, ClaimedFunction, Generation, Phase},
     error::{Error, ErrorKind, Result},
     execute::Cause,
-    framework::{self, mdev, passthrough, sriov},
+    framework::{self, mdev, nvidia_vf, passthrough, sriov},
     model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode, VgpuState},
     plan::{Expect, Plan, Step, StepOp},
     refusal::Context,
@@ -216,6 +216,7 @@ impl Engine {
         let facts = self.publisher.facts(gpu).ok_or_else(|| failure::no_such_gpu(&*tried, gpu))?;
         let prepared = match profile.framework {
             Framework::Mdev => self.prepare_mdev(&facts, profile, uuid, request, &tried)?,
+            Framework::NvidiaVf => self.prepare_vendor(&facts, profile, request, &tried)?,
             Framework::Sriov => self.prepare_function(&facts, request, &tried)?,
             Framework::Passthrough => self.prepare_whole(&facts, &tried)?,
         };
@@ -323,6 +324,34 @@ impl Engine {
         }
     }
 
+    fn prepare_vendor(
+        &self,
+        facts: &GpuFacts,
+        profile: &Profile,
+        request: &CreateRequest,
+        tried: &str,
+    ) -> Result<Prepared> {
+        let path = |error: crate::sys::InvalidPath| failure::of_scan(tried, error.into());
+        let gpu = self.with_view(|view| framework::gpu(facts, view, &[]));
+        let chosen =
+            nvidia_vf::choose_function(facts, &gpu.functions, &profile.id, request.function);
+        let Some(function) = chosen else {
+            return Err(no_free_function(request, tried));
+        };
+        let claimed = ClaimedFunction {
+            address: function.address,
+            driver: function.driver.clone(),
+            driver_override: None,
+        };
+        Ok(Prepared {
+            parent: None,
+            functions: vec![claimed],
+            generation: Some(self.generation(function.inode)),
+            device: sriov::device(function.address).map_err(path)?,
+            steps: nvidia_vf::plan_create(function.address, &profile.id).map_err(path)?,
+        })
+    }
+
     fn prepare_function(
         &self,
         facts: &GpuFacts,
@@ -335,12 +364,7 @@ impl Engine {
                 && request.function.is_none_or(|pinned| pinned == function.address)
         });
         let Some(free) = free else {
-            let cause = match request.function {
-                Some(pinned) => format!("function {pinned} is not free"),
-                None => "no VF is free".to_owned(),
-            };
-            return Err(Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
-                .remedy("see vgpuctl show for what each VF is used for"));
+            return Err(no_free_function(request, tried));
         };
         self.prepare_functions(&[free.address], false, tried)
     }
@@ -501,6 +525,15 @@ fn host_nodes(
         nodes.push(controller);
     }
     nodes.into_iter().map(|node| Ok(NodePath::new(node)?)).collect()
+}
+
+fn no_free_function(request: &CreateRequest, tried: &str) -> Error {
+    let cause = match request.function {
+        Some(pinned) => format!("function {pinned} is not free"),
+        None => "no VF is free".to_owned(),
+    };
+    Error::new(ErrorKind::NoCapacity, "no-free-function", tried, cause)
+        .remedy("see vgpuctl show for what each VF is used for")
 }
 
 fn busy_uuid(tried: &str, uuid: Uuid) -> Error {

@@ -9,12 +9,12 @@ use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
     execute::Cause,
-    framework::{mdev, sriov},
+    framework::{mdev, nvidia_vf, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
     plan::{Plan, StepOp},
     refusal::Context,
     request::{Control, RemoveOptions},
-    scan::Reader,
+    scan::{Reader, text},
     sys::{Deadline, LaneKey, Op, OpError, Read},
 };
 
@@ -68,7 +68,9 @@ impl Engine {
         if result.is_err() {
             match vgpu.framework {
                 Framework::Mdev => self.scan_mdev(&vgpu.gpu, &vgpu.parent, uuid, |_| {}),
-                Framework::Sriov | Framework::Passthrough => self.scan_gpu(&vgpu.gpu),
+                Framework::NvidiaVf | Framework::Sriov | Framework::Passthrough => {
+                    self.scan_gpu(&vgpu.gpu)
+                }
             }
         }
         drop(turn);
@@ -117,11 +119,23 @@ impl Engine {
             let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
             let device = sriov::device(function.address).map_err(path)?;
             let mut r = reader
-                .read(&device, vec![Read::inode(""), Read::link("driver")])
+                .read(
+                    &device,
+                    vec![
+                        Read::inode(""),
+                        Read::link("driver"),
+                        Read::text("nvidia/current_vgpu_type"),
+                    ],
+                )
                 .map_err(|error| failure::of_scan(tried, error))?;
             let (inode, driver) = (r.inode(), r.link());
+            let carried = r.text().as_deref().and_then(text::count).and_then(nvidia_vf::type_id);
+            let is_other_device = claim.generation.as_ref().map(|known| known.inode) != inode
+                && claim.generation.is_some();
+            let is_other_type =
+                claim.framework == Framework::NvidiaVf && carried.as_ref() != Some(&claim.profile);
             // Addresses are used again: what is there now may be another's.
-            if n == 0 && claim.generation.as_ref().is_some_and(|known| Some(known.inode) != inode) {
+            if n == 0 && (is_other_device || is_other_type) {
                 return Err(Error::new(
                     ErrorKind::BadState,
                     "other-generation",
@@ -132,6 +146,10 @@ impl Engine {
                     ),
                 )
                 .remedy("nothing is left to do"));
+            }
+            if claim.framework == Framework::NvidiaVf {
+                steps.extend(nvidia_vf::plan_remove(function).map_err(path)?);
+                continue;
             }
             let on_vfio =
                 driver.filter(|driver| self.with_view(|view| view.is_vfio_driver(driver)));

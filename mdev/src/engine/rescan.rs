@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::{
     claims::{Claim, Phase},
     error::Result,
+    framework::nvidia_vf,
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
@@ -466,7 +467,11 @@ impl Engine {
             if let Some(claim) = self.claims.of_function(address)
                 && claim.functions.first().is_some_and(|first| first.address == address)
             {
-                self.settle(&claim, Some((inode, on_vfio)));
+                // A VF without the claim's type no longer carries its vGPU, and
+                // what it carries by now is someone else's.
+                let gone = claim.framework == Framework::NvidiaVf
+                    && !nvidia_vf::carries(facts, address, &claim.profile);
+                self.settle(&claim, (!gone).then_some((inode, on_vfio)));
             }
         }
         // Claims on functions that are gone.

@@ -16,8 +16,8 @@ use crate::{
 
 use super::View;
 
-/// The profiles of a GPU: its parents' types together. `vgpus` are those on its
-/// VFs.
+/// The profiles of a GPU: its parents' types together. `vgpus` are those on it,
+/// where they matter (see [`super::needs_vgpus`]).
 pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Profile> {
     let gpu = &facts.id;
     let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
@@ -25,11 +25,16 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Pr
         offered.entry(id).or_insert((facts, 0)).1 += available;
     }
     // Types of one size (Q, A, B, C) take each other's place.
-    let sizes: Vec<u64> = vgpus
+    let placed: Vec<(Uuid, u64)> = vgpus
         .iter()
-        .filter_map(|vgpu| offered.get(vgpu.profile.as_ref()?))
-        .map(|(facts, _)| text::framebuffer(&facts.description))
+        .filter_map(|vgpu| {
+            let (facts, _) = offered.get(vgpu.profile.as_ref()?)?;
+            Some((vgpu.uuid, text::framebuffer(&facts.description)))
+        })
         .collect();
+    let has_free_parent =
+        facts.parents.iter().any(|parent| !vgpus.iter().any(|vgpu| vgpu.parent == parent.name));
+    let vfs = facts.functions.len();
     offered
         .into_iter()
         .map(|(id, (facts, available))| {
@@ -39,7 +44,8 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Pr
             let total = stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available));
             // Each free VF offers one, however few the GPU has left.
             let framebuffer = text::framebuffer(&facts.description);
-            let taken = sizes.iter().filter(|size| **size == framebuffer).count() as u32;
+            let same = placed.iter().filter(|(_, size)| *size == framebuffer);
+            let taken = same.count() as u32;
             let available =
                 stated.map_or(available, |all| available.min(all.saturating_sub(taken)));
             let name = facts.name.clone().unwrap_or_else(|| id.to_string());
@@ -53,15 +59,49 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Pr
                 framebuffer,
                 total,
                 available,
-                reason: (available == 0).then(|| Reason {
-                    code: ReasonCode::Full,
-                    text: "the driver has no instance of this type left: vGPUs on the same GPU \
-                           take its place, possibly of other types; remove one of them"
-                        .into(),
+                reason: (available == 0).then(|| {
+                    locked(id, framebuffer, &placed).unwrap_or_else(|| {
+                        if vfs > 0 && !has_free_parent { no_free_function(vfs) } else { full() }
+                    })
                 }),
             }
         })
         .collect()
+}
+
+/// Why a type has none left, where NVIDIA's driver puts only one size on a GPU
+/// and vGPUs of another are there.
+fn locked(id: &TypeId, size: u64, placed: &[(Uuid, u64)]) -> Option<Reason> {
+    const NAMED: usize = 4;
+    let is_nvidia = id.as_str().starts_with("nvidia-");
+    let (_, other) = placed.iter().find(|(_, other)| is_nvidia && *other != size)?;
+    let named: Vec<String> = placed.iter().take(NAMED).map(|(uuid, _)| uuid.to_string()).collect();
+    let more = placed.len().saturating_sub(NAMED);
+    let (whose, lock) = if placed.len() == 1 { ("vGPU", "locks") } else { ("vGPUs", "lock") };
+    Some(Reason {
+        code: ReasonCode::LockedToSize,
+        text: format!(
+            "{whose} {}{} {lock} the GPU to profiles of {} GiB, as the driver puts only one size on a \
+             GPU; remove what is there, or use such a profile",
+            named.join(", "),
+            if more > 0 { format!(" and {more} more") } else { String::new() },
+            other >> 30
+        ),
+    })
+}
+
+fn no_free_function(functions: usize) -> Reason {
+    let text = format!("each of the {functions} VFs carries a vGPU; remove one of them");
+    Reason { code: ReasonCode::NoFreeFunction, text }
+}
+
+fn full() -> Reason {
+    Reason {
+        code: ReasonCode::Full,
+        text: "the driver has no instance of this type left: vGPUs on the same GPU take its \
+               place, possibly of other types; remove one of them"
+            .into(),
+    }
 }
 
 /// An mdev as a vGPU.

@@ -2,6 +2,7 @@
 //! vGPUs. One file each; everything here is pure.
 
 pub mod mdev;
+pub mod nvidia_vf;
 pub mod passthrough;
 pub mod sriov;
 
@@ -70,8 +71,17 @@ impl View<'_> {
 /// The generic VFIO driver for PCI.
 pub const VFIO_PCI: &str = "vfio-pci";
 
-/// A GPU as its facts show it; `vgpus` are those on it (asked for only where
-/// its VFs carry mdevs).
+/// Whether what a GPU offers depends on which vGPUs are on it beyond what its
+/// driver counts: where its VFs carry mdevs, and with NVIDIA's rule of one size.
+/// Such a GPU has few; another parent can have thousands.
+pub fn needs_vgpus(facts: &GpuFacts) -> bool {
+    const NVIDIA: u16 = 0x10de;
+    let is_nvidia = facts.pci.as_ref().is_some_and(|pci| pci.ids.0 == NVIDIA);
+    !facts.parents.is_empty() && (is_nvidia || !facts.functions.is_empty())
+}
+
+/// A GPU as its facts show it; `vgpus` are those on it, where it
+/// [needs](needs_vgpus) them.
 pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let framework = framework(facts);
     let functions = functions(facts, view, vgpus);
@@ -84,6 +94,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     let slug = slug(&model);
     let mut profiles = match framework {
         Framework::Mdev => mdev::profiles(facts, view, vgpus),
+        Framework::NvidiaVf => nvidia_vf::profiles(facts, view, &functions),
         Framework::Sriov => {
             sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
         }
@@ -109,10 +120,12 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     }
 }
 
-/// How a GPU is divided: by mdev where it or a VF of it is an mdev parent, by
-/// SR-IOV where it has that, else not at all.
+/// How a GPU is divided: by NVIDIA's own VFIO where a VF has its folder, by mdev
+/// where it or a VF of it is an mdev parent, by SR-IOV where it has that, else
+/// not at all. Before the VFs exist the first two cannot be told apart.
 pub fn framework(facts: &GpuFacts) -> Framework {
     match &facts.pci {
+        _ if facts.functions.iter().any(|f| f.vendor.is_some()) => Framework::NvidiaVf,
         _ if !facts.parents.is_empty() => Framework::Mdev,
         Some(pci) if pci.total_vfs > 0 => Framework::Sriov,
         Some(_) => Framework::Passthrough,
@@ -128,7 +141,10 @@ pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec
     };
     let mut found = Vec::new();
     for function in &facts.functions {
-        found.extend(sriov::vgpu(&facts.id, function, view, model_slug));
+        found.extend(match function.vendor {
+            Some(_) => nvidia_vf::vgpu(&facts.id, function, view),
+            None => sriov::vgpu(&facts.id, function, view, model_slug),
+        });
     }
     found.extend(passthrough::vgpu(&facts.id, pci, view, model_slug));
     found
@@ -224,13 +240,20 @@ fn functions(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Funct
             let state = match &function.driver {
                 _ if vgpu.is_some() => FunctionState::Vgpu,
                 _ if !function.linked => FunctionState::Changing,
+                Some(_) if function.vendor.as_ref().is_some_and(|v| v.current == 0) => {
+                    FunctionState::Free
+                }
+                Some(_) if function.vendor.is_some() => FunctionState::Vgpu,
                 None => FunctionState::Free,
                 Some(driver) if view.is_vfio_driver(driver) => FunctionState::Vgpu,
                 Some(_) if is_parent(function) => FunctionState::Free,
                 Some(_) => FunctionState::UsedByHost,
             };
             if vgpu.is_none() && state == FunctionState::Vgpu {
-                vgpu = Some(foreign_uuid(&facts.id, &name));
+                vgpu = Some(match &function.vendor {
+                    Some(v) => foreign_uuid(&facts.id, &format!("{name}/{}", v.current)),
+                    None => foreign_uuid(&facts.id, &name),
+                });
             }
             Function { address: function.address, driver: function.driver.clone(), state, vgpu }
         })

@@ -90,6 +90,7 @@ pub fn vgpu(gpu: &GpuId, pci: &PciFacts, view: View<'_>, slug: &str) -> Option<V
         vfio_device: pci.vfio_device.clone(),
         has_cdev: pci.has_cdev,
         inode: pci.inode,
+        vendor: None,
     };
     let profile = format!("{slug}-full");
     super::pci_vgpu(gpu, &function, view, Framework::Passthrough, &profile, members(pci))

@@ -29,6 +29,8 @@ impl InvalidName {
 pub enum Framework {
     /// Mediated devices: NVIDIA GRID, Intel GVT-g, any mdev parent.
     Mdev,
+    /// NVIDIA's vendor-specific VFIO: a type on each VF, and no mdev.
+    NvidiaVf,
     /// Plain SR-IOV virtual functions bound to a VFIO driver.
     Sriov,
     /// The whole device, bound to a VFIO driver.
@@ -37,12 +39,13 @@ pub enum Framework {
 
 impl Framework {
     /// All frameworks, in the order in which they are offered.
-    pub const ALL: [Self; 3] = [Self::Mdev, Self::Sriov, Self::Passthrough];
+    pub const ALL: [Self; 4] = [Self::Mdev, Self::NvidiaVf, Self::Sriov, Self::Passthrough];
 
     /// The word used on the bus and by `vgpuctl`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Mdev => "mdev",
+            Self::NvidiaVf => "nvidia-vf",
             Self::Sriov => "sriov",
             Self::Passthrough => "passthrough",
         }

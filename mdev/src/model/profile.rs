@@ -58,6 +58,10 @@ pub struct Reason {
 pub enum ReasonCode {
     /// Every instance is taken.
     Full,
+    /// vGPUs of another size are on the GPU.
+    LockedToSize,
+    /// Every virtual function is taken.
+    NoFreeFunction,
     /// No virtual functions are enabled.
     NoFunctionsEnabled,
     /// The host's own drivers use the functions or the device.
@@ -83,6 +87,8 @@ impl ReasonCode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
+            Self::LockedToSize => "locked-to-size",
+            Self::NoFreeFunction => "no-free-function",
             Self::NoFunctionsEnabled => "no-functions-enabled",
             Self::UsedByHost => "used-by-host",
             Self::IommuOff => "iommu-off",

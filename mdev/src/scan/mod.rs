@@ -10,6 +10,7 @@ mod mdev;
 mod pci;
 pub mod text;
 mod uevent;
+mod vendor;
 
 use crate::sys::{
     Deadline, Executor, InvalidPath, LaneKey, Observed, Op, OpError, Read, ReadBatch, Reading,
@@ -21,6 +22,7 @@ pub use host::{HostFacts, enumerate};
 pub use mdev::{MdevFacts, NodeKinds, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 pub use uevent::read_uevent_count;
+pub use vendor::VendorFacts;
 
 /// Why something could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,10 @@ use crate::{
     sys::{Read, ReadBatch, SysPath},
 };
 
-use super::{Reader, Readings, ScanError, path, text};
+use super::{Reader, Readings, ScanError, VendorFacts, path, text, vendor::read_vendor};
+
+/// The driver whose VFs can have a folder `nvidia/`.
+const NVIDIA_DRIVER: &str = "nvidia";
 
 /// What is known of a PF.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +71,8 @@ pub struct FunctionFacts {
     pub has_cdev: bool,
     /// The inode of its directory: new at each re-creation.
     pub inode: u64,
+    /// What it tells of its vGPU type, under NVIDIA's vendor-specific VFIO.
+    pub vendor: Option<VendorFacts>,
 }
 
 /// Reads a PF; `None` when it is gone.
@@ -188,6 +193,7 @@ fn read_many(
             vfio_device: r.names().into_iter().next(),
             has_cdev: false,
             inode: inode.unwrap_or(0),
+            vendor: None,
         };
         if inode.is_some() {
             found.push(function);
@@ -203,6 +209,13 @@ fn read_many(
     let mut r = reader.read_each(batches)?;
     for function in found.iter_mut().filter(|function| function.vfio_device.is_some()) {
         function.has_cdev = r.inode().is_some();
+    }
+    let nvidia = |function: &FunctionFacts| function.driver.as_deref() == Some(NVIDIA_DRIVER);
+    let addresses: Vec<PciAddress> =
+        found.iter().filter(|function| nvidia(function)).map(|function| function.address).collect();
+    let vendor = read_vendor(reader, &addresses)?;
+    for (function, vendor) in found.iter_mut().filter(|f| nvidia(f)).zip(vendor) {
+        function.vendor = vendor;
     }
     Ok(found)
 }

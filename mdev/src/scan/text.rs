@@ -92,6 +92,40 @@ pub fn max_instance(description: &str) -> Option<u32> {
     count(value.get(..end).filter(|digits| !digits.is_empty())?)
 }
 
+/// The rows of `creatable_vgpu_types`: number and name, in either order (the
+/// driver writes `1145  : NVIDIA L40S-1B`, its documents show the name first).
+/// A row without a number or a name, such as the header, is none.
+pub fn creatable_types(text: &str) -> Vec<(u32, String)> {
+    let number = |text: &str| count(text).filter(|number| *number != 0 && !text.is_empty());
+    text.lines()
+        .filter_map(|row| {
+            let row = row.trim();
+            if let Some((id, name)) = row.split_once(':')
+                && let Some(id) = number(id.trim())
+            {
+                return Some((id, name.trim().to_owned()));
+            }
+            let (name, id) = row.rsplit_once(|c: char| c.is_whitespace() || c == ':')?;
+            let name = name.trim_end_matches(|c: char| c.is_whitespace() || c == ':');
+            Some((number(id)?, name.to_owned()))
+        })
+        .filter(|(_, name)| !name.is_empty())
+        .collect()
+}
+
+/// The framebuffer in bytes that an NVIDIA type's name tells: `NVIDIA L40S-2Q`
+/// and `NVIDIA A100-3-20C` end in GiB and a letter; `0` stands for 512 MiB.
+/// 0 when it tells none.
+pub fn framebuffer_of_name(name: &str) -> u64 {
+    let last = name.rsplit('-').next().unwrap_or_default();
+    let end = last.find(|c: char| !c.is_ascii_digit()).unwrap_or(last.len());
+    match last.get(..end).filter(|digits| !digits.is_empty()).and_then(count) {
+        Some(0) => 512 << 20,
+        Some(gib) => u64::from(gib) << 30,
+        None => 0,
+    }
+}
+
 /// The short name of an mdev type: for NVIDIA the full name's last token in
 /// lower case, elsewhere the type id in lower case.
 pub fn short_name(type_id: &str, name: &str) -> String {
@@ -185,6 +219,34 @@ mod tests {
         assert_eq!(framebuffer("low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n"), 640 << 20);
         assert_eq!(framebuffer("virtual display, 640x480 framebuffer"), 0);
         assert_eq!(framebuffer(&format!("framebuffer={}M", u64::MAX)), u64::MAX);
+    }
+
+    #[test]
+    fn creatable_types_in_both_orders() {
+        let driver = "ID    : vGPU Name\n1145  : NVIDIA L40S-1B\n2164  : NVIDIA L40S-3B\n";
+        assert_eq!(
+            creatable_types(driver),
+            [(1145, "NVIDIA L40S-1B".into()), (2164, "NVIDIA L40S-3B".into())]
+        );
+        let documents = "vGPU Name      ID\nNVIDIA A40-2Q   558\nNVIDIA A40-4Q : 560\n";
+        assert_eq!(
+            creatable_types(documents),
+            [(558, "NVIDIA A40-2Q".into()), (560, "NVIDIA A40-4Q".into())]
+        );
+        for text in ["", "ID    : vGPU Name\n", "0 : none\n", "558\n", ": :\n", "558 :\n"] {
+            assert_eq!(creatable_types(text), [], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn framebuffers_in_names() {
+        let gib = |name| framebuffer_of_name(name) >> 20;
+        assert_eq!(gib("NVIDIA L40S-2Q"), 2048);
+        assert_eq!(gib("NVIDIA A100-3-20C"), 20 * 1024);
+        assert_eq!(gib("NVIDIA A100-1-5CME"), 5 * 1024);
+        assert_eq!(gib("GRID M10-0Q"), 512);
+        assert_eq!(gib("Single port serial"), 0);
+        assert_eq!(gib(""), 0);
     }
 
     #[test]
