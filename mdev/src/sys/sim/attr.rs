@@ -45,6 +45,13 @@ pub(super) enum Attr {
     DeviceApi,
     AvailableInstances,
     RemoveMdev,
+    // NVIDIA's folder.
+    CreatableVgpuTypes,
+    CurrentVgpuType,
+    GpuInstanceId,
+    PlacementId,
+    VgpuParams,
+    WarmUpdate,
     // Others.
     Uevent,
     UeventSeqnum,
@@ -86,6 +93,12 @@ impl Attr {
             Self::Description => ("description", 0o444),
             Self::DeviceApi => ("device_api", 0o444),
             Self::AvailableInstances => ("available_instances", 0o444),
+            Self::CreatableVgpuTypes => ("creatable_vgpu_types", 0o444),
+            Self::CurrentVgpuType => ("current_vgpu_type", 0o644),
+            Self::GpuInstanceId => ("gpu_instance_id", 0o644),
+            Self::PlacementId => ("placement_id", 0o644),
+            Self::VgpuParams => ("vgpu_params", 0o644),
+            Self::WarmUpdate => ("warm_update", 0o644),
             Self::Uevent => ("uevent", 0o644),
             Self::UeventSeqnum => ("uevent_seqnum", 0o444),
             Self::Dev => ("dev", 0o444),
@@ -117,6 +130,14 @@ const FUNCTION: &[Attr] = &[
     Attr::RemoveFunction,
     Attr::Uevent,
 ];
+const VENDOR: &[Attr] = &[
+    Attr::CreatableVgpuTypes,
+    Attr::CurrentVgpuType,
+    Attr::GpuInstanceId,
+    Attr::PlacementId,
+    Attr::VgpuParams,
+    Attr::WarmUpdate,
+];
 const PF: &[Attr] = &[
     Attr::SriovTotalvfs,
     Attr::SriovNumvfs,
@@ -144,6 +165,7 @@ impl State {
                 }
                 attrs
             }
+            Dir::Vendor(_) => VENDOR.to_vec(),
             Dir::VfioDevice(_) if self.vfio.cdevs => vec![Attr::Dev, Attr::Uevent],
             Dir::VfioDevice(_) => vec![Attr::Uevent],
             Dir::VfioGroup(_) | Dir::Card(_) => vec![Attr::Dev, Attr::Uevent],
@@ -162,6 +184,7 @@ impl State {
         }
         match dir {
             Dir::Pci(address) => self.show_function(address, attr),
+            Dir::Vendor(vf) => self.show_vendor(vf, attr),
             Dir::Type(key, index) => {
                 let (_, ty) = self.mdev_type(key, index).ok_or(Errno::ENODEV)?;
                 Ok(match attr {

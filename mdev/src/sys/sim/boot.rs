@@ -112,6 +112,7 @@ fn new_function(state: &mut State, spec: &HostSpec, function: &PciSpec) -> NewFu
         reset_methods: function.reset_methods.clone(),
         native,
         mdev: offer(state, spec, function.mdev.as_ref()),
+        carries: None,
     };
     let role = match &function.sriov {
         None => Role::Plain,
@@ -139,6 +140,7 @@ fn capability(state: &mut State, spec: &HostSpec, pf: &Facts, sriov: &SriovSpec)
         reset_methods: sriov.vf_reset_methods.clone(),
         native: sriov.vf_driver.as_deref().map(|name| driver(state, name)),
         mdev: offer(state, spec, sriov.mdev.as_ref()),
+        carries: offer(state, spec, sriov.vendor.as_ref()),
     };
     Sriov {
         spec: SriovSpec { vf: Vec::new(), vf_reset_methods: Vec::new(), ..sriov.clone() },

@@ -119,8 +119,8 @@ fn virtual_functions(
     if let Some(driver) = &sriov.vf_driver {
         name(driver, "a driver")?;
     }
-    if let Some(mdev) = &sriov.mdev {
-        kind(spec, mdev)?;
+    for offered in sriov.mdev.iter().chain(&sriov.vendor) {
+        kind(spec, offered)?;
     }
     let most = sriov.driver_limit.unwrap_or(u16::MAX).min(sriov.total_vfs);
     if sriov.enabled > most {

@@ -20,6 +20,7 @@ mod spec;
 mod sriov;
 mod state;
 mod tree;
+mod vendor;
 mod vfio;
 
 #[cfg(test)]
@@ -339,6 +340,7 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
         (Dir::PciDriver(driver), Attr::Bind) => pci::bind(core, driver, value),
         (Dir::PciDriver(driver), Attr::Unbind) => pci::unbind(core, driver, value),
         (Dir::Type(parent, index), Attr::Create) => mdev::create(core, parent, index, value),
+        (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
         (Dir::Mdev(uuid), Attr::RemoveMdev) => mdev::remove(core, uuid, value),
         (_, Attr::Uevent) => {
             let event = core.state().synthetic_event(dir, value)?;

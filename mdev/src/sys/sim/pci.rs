@@ -13,6 +13,7 @@ use super::{
     number::unsigned,
     sriov,
     state::{Facts, Member, Parent, ParentKey, PciDevice, Role, State},
+    vendor::Vendor,
     vfio,
 };
 
@@ -47,6 +48,7 @@ pub(super) fn add(core: &Core, new: NewFunction) {
         vfio: None,
         card: None,
         parent: None,
+        vendor: None,
     };
     state.pci.insert(address, device);
     match new.upstream.and_then(|bridge| state.pci.get_mut(&bridge)) {
@@ -112,6 +114,10 @@ impl State {
             if matches!(&device.role, Role::Pf(sriov) if sriov.count > 0) {
                 return Err(Errno::EBUSY);
             }
+            // Measured by others: vfio-pci does not take such a VF.
+            if device.facts.carries.is_some() {
+                return Err(Errno::EINVAL);
+            }
             // Without an IOMMU there is no group to register with.
             return device.group.map(|_| ()).ok_or(Errno::EINVAL);
         }
@@ -140,9 +146,12 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
     if own && !vfio {
         let offered = device.facts.mdev.clone();
         device.parent = offered.map(|(kind, pool)| Box::new(Parent::new(kind, pool)));
+        let carries = device.facts.carries.clone();
+        device.vendor = carries.map(|(kind, pool)| Box::new(Vendor::new(kind, pool)));
     }
+    let is_vendor = device.vendor.is_some();
     let is_parent = device.parent.is_some();
-    if display && !vfio {
+    if display && !vfio && !is_vendor {
         let card = state.card_numbers.take();
         state.function_mut(address)?.card = Some(card);
     }
@@ -150,7 +159,7 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
     if is_parent {
         mdev::announce(core, ParentKey::Pci(address), true);
     }
-    if vfio {
+    if vfio || is_vendor {
         vfio::register(core, Member::Pci(address))?;
     }
     let event = core.state().pci_event("bind", address);
@@ -212,6 +221,8 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
         mdev::announce(core, ParentKey::Pci(address), false);
     }
     vfio::unregister(core, Member::Pci(address))?;
+    core.state().clear_vendor(address);
+    core.state().function_mut(address)?.vendor = None;
     let event = core.state().pci_event("unbind", address);
     core.emit(event);
     Ok(())

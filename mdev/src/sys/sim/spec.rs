@@ -164,6 +164,9 @@ pub struct SriovSpec {
     pub vf: Vec<VfSpec>,
     /// The kind of mdev parent that each VF is; all share the PF's capacity.
     pub mdev: Option<String>,
+    /// The kind whose types each VF carries in NVIDIA's folder, without mdev; all
+    /// share the PF's capacity.
+    pub vendor: Option<String>,
 }
 
 /// A VF that is bound at boot.

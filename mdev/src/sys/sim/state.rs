@@ -14,6 +14,7 @@ use crate::model::PciAddress;
 use super::{
     check::vf_address,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
+    vendor::Vendor,
 };
 
 /// All of it, under one lock that nobody keeps while blocked.
@@ -74,6 +75,8 @@ pub(super) struct Facts {
     pub(super) native: Option<usize>,
     /// What it offers while bound to that driver, and from which pool.
     pub(super) mdev: Option<(Arc<MdevKind>, usize)>,
+    /// The same, where it offers them without mdev.
+    pub(super) carries: Option<(Arc<MdevKind>, usize)>,
 }
 
 pub(super) struct PciDevice {
@@ -88,6 +91,7 @@ pub(super) struct PciDevice {
     pub(super) vfio: Option<VfioDevice>,
     pub(super) card: Option<u32>,
     pub(super) parent: Option<Box<Parent>>,
+    pub(super) vendor: Option<Box<Vendor>>,
 }
 
 pub(super) enum Role {

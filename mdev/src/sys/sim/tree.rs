@@ -38,6 +38,8 @@ pub(super) enum Dir {
     Devices,
     PciRoot(u32),
     Pci(PciAddress),
+    /// A VF's folder `nvidia/`.
+    Vendor(PciAddress),
     Drm(PciAddress),
     Card(PciAddress),
     Virtual,
@@ -195,6 +197,7 @@ impl State {
             found.push(sub("vfio-dev", Dir::VfioDevices(Member::Pci(address))));
         }
         found.extend(device.card.map(|_| sub("drm", Dir::Drm(address))));
+        found.extend(device.vendor.as_ref().map(|_| sub("nvidia", Dir::Vendor(address))));
         if device.parent.is_some() {
             found.push(sub("mdev_supported_types", Dir::Types(ParentKey::Pci(address))));
         }
@@ -260,6 +263,7 @@ impl State {
                 )
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
+            Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
             Dir::Card(address) => {
                 keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
             }
@@ -309,7 +313,7 @@ impl State {
     /// A directory's inode: a device's is new at each creation.
     pub(super) fn inode(&self, dir: Dir) -> u64 {
         let device = match dir {
-            Dir::Pci(address) | Dir::Drm(address) | Dir::Card(address) => {
+            Dir::Pci(address) | Dir::Drm(address) | Dir::Vendor(address) | Dir::Card(address) => {
                 self.pci.get(&address).map(|device| device.inode)
             }
             Dir::Mdev(uuid) => self.mdevs.get(&uuid).map(|mdev| mdev.inode),

@@ -142,7 +142,7 @@ impl State {
     }
 
     /// Whether somebody has a device open, through its group or its own node.
-    fn is_held(&self, member: Member) -> bool {
+    pub(super) fn is_held(&self, member: Member) -> bool {
         let group = self.group_of(member).is_some_and(|n| self.is_open(&NodeKey::Group(n)));
         group || self.vfio_of(member).is_some_and(|vfio| self.is_open(&NodeKey::Cdev(vfio.number)))
     }
@@ -166,8 +166,10 @@ impl State {
         let members = &self.groups.get(&number)?.members;
         members.iter().find_map(|member| {
             let Member::Pci(address) = member else { return None };
-            let driver = self.driver_of(self.pci.get(address)?)?;
-            let harmless = driver.vfio || HARMLESS.contains(&&*driver.name);
+            let device = self.pci.get(address)?;
+            let driver = self.driver_of(device)?;
+            let is_vfio = driver.vfio || device.vendor.is_some();
+            let harmless = is_vfio || HARMLESS.contains(&&*driver.name);
             (!harmless).then_some((*member, &*driver.name))
         })
     }

@@ -1,0 +1,133 @@
+//! NVIDIA's vendor-specific VFIO on a simulated L40S: a type on a VF is a vGPU.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use vgpu_mdev::{
+    error::ErrorKind,
+    model::{Framework, FunctionState, Gpu, VgpuState},
+    sys::{Kernel as _, NodePath, Read, ReadBatch, SysPath},
+};
+use vgpu_tests::simulated::Simulated;
+
+const L40S: &str = "0000:41:00.0";
+
+fn host() -> Simulated {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts/l40s.toml");
+    Simulated::described(&std::fs::read_to_string(path).unwrap(), "")
+}
+
+fn gpu(host: &Simulated) -> Gpu {
+    (**host.engine.snapshot().gpu(&L40S.parse().unwrap()).unwrap()).clone()
+}
+
+/// What is available of a profile, and the reason's code.
+fn offer(host: &Simulated, profile: &str) -> (u32, &'static str) {
+    let gpu = gpu(host);
+    let found = gpu.profiles_called(profile).next().unwrap();
+    (found.available, found.reason_code())
+}
+
+fn current(host: &Simulated, function: &str) -> String {
+    let base = SysPath::new(format!("bus/pci/devices/{function}/nvidia")).unwrap();
+    let batch = ReadBatch { base, reads: vec![Read::text("current_vgpu_type")] };
+    match host.kernel.read_batch(&batch).pop().unwrap().unwrap() {
+        vgpu_mdev::sys::Value::Text(text) => text.trim().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_type_on_a_function_is_a_vgpu_and_locks_the_gpu_to_its_size() {
+    let host = host();
+    let before = host.picture();
+    assert_eq!(gpu(&host).framework, Framework::NvidiaVf);
+    assert_eq!(offer(&host, "l40s-1q"), (32, "ok"));
+    assert_eq!(offer(&host, "l40s-48q"), (1, "ok"));
+
+    let uuid = host.create("l40s-24q").unwrap();
+    let vgpu = host.vgpu(uuid).unwrap();
+    let [function] = vgpu.addresses[..] else { panic!("{:?}", vgpu.addresses) };
+    assert_eq!((vgpu.framework, vgpu.state), (Framework::NvidiaVf, VgpuState::Active));
+    assert_eq!(vgpu.profile.unwrap().as_str(), "nvidia-1155");
+    assert_eq!(current(&host, &function.to_string()), "1155");
+    let shown = gpu(&host);
+    let carrier = shown.functions.iter().find(|f| f.address == function).unwrap();
+    assert_eq!((carrier.state, carrier.vgpu), (FunctionState::Vgpu, Some(uuid)));
+    assert_eq!(carrier.driver.as_deref(), Some("nvidia"), "it was bound to another driver");
+
+    assert_eq!(offer(&host, "l40s-24q"), (1, "ok"));
+    assert_eq!(offer(&host, "l40s-24a"), (1, "ok"));
+    assert_eq!(offer(&host, "l40s-1q"), (0, "locked-to-size"));
+    let why = host.engine.explain(&L40S.parse().unwrap(), "l40s-1q").unwrap();
+    assert_eq!(
+        why,
+        format!(
+            "none of l40s-1q available: what VF {function} carries locks the GPU to profiles of 24 \
+             GiB, as the driver puts only one size on a GPU; remove it, or use such a profile"
+        )
+    );
+    let refused = host.create("l40s-1q").unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "locked-to-size"));
+
+    let other = host.create("l40s-24q").unwrap();
+    // Every list has shrunk to its header: names are known all the same.
+    assert_eq!(offer(&host, "l40s-24q"), (0, "full"));
+    assert_eq!(gpu(&host).profiles.len(), 23);
+    let refused = host.create("l40s-24q").unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "full"), "{refused}");
+    host.remove(uuid).unwrap();
+    host.remove(other).unwrap();
+    assert_eq!(host.picture(), before);
+}
+
+#[test]
+fn names_outlive_a_restart_while_the_lists_are_empty() {
+    let mut host = host();
+    let uuid = host.create("l40s-48q").unwrap();
+    let before = host.picture();
+    host.restart();
+    assert_eq!(host.picture(), before);
+    assert_eq!(offer(&host, "l40s-48q"), (0, "full"));
+    host.remove(uuid).unwrap();
+    assert_eq!(offer(&host, "l40s-48q"), (1, "ok"));
+}
+
+#[test]
+fn a_held_one_is_not_removed_and_its_holder_is_named() {
+    let host = host();
+    let uuid = host.create("l40s-4q").unwrap();
+    let vgpu = host.vgpu(uuid).unwrap();
+    assert!(!vgpu.nodes.is_empty());
+    for node in &vgpu.nodes {
+        let path = NodePath::new(node.path.clone()).unwrap();
+        let guard = host.kernel.hold(&path, 4242, "qemu-system-x86").unwrap();
+        let refused = host.remove(uuid).unwrap_err();
+        assert_eq!((refused.kind(), refused.code()), (ErrorKind::Busy, "held"), "{refused}");
+        let holder = refused.holder().unwrap();
+        assert_eq!((holder.pid, &*holder.command), (4242, "qemu-system-x86"));
+        assert_eq!(current(&host, &vgpu.parent), "1150");
+        drop(guard);
+    }
+    host.remove(uuid).unwrap();
+    assert_eq!(current(&host, &vgpu.parent), "0");
+}
+
+#[test]
+fn a_function_that_someone_reused_is_not_taken_from_them() {
+    let host = host();
+    let uuid = host.create("l40s-4q").unwrap();
+    let function = host.vgpu(uuid).unwrap().parent;
+    let attr = format!("bus/pci/devices/{function}/nvidia/current_vgpu_type");
+    host.write(&attr, "0").unwrap();
+    host.write(&attr, "1160").unwrap();
+    // No event tells of it: the removal looks.
+    let refused = host.remove(uuid).unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::BadState, "other-generation"));
+    assert_eq!(current(&host, &function), "1160", "the other's vGPU was taken");
+    let snapshot = host.engine.snapshot();
+    let [other] = &snapshot.vgpus().collect::<Vec<_>>()[..] else { panic!("not one vGPU") };
+    assert_eq!((other.managed, other.profile.as_ref().unwrap().as_str()), (false, "nvidia-1160"));
+    assert_ne!(other.uuid, uuid);
+    let refused = host.remove(other.uuid).unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NotManaged, "foreign"));
+}
