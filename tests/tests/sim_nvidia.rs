@@ -1,4 +1,5 @@
-//! NVIDIA's vendor-specific VFIO on a simulated L40S: a type on a VF is a vGPU.
+//! NVIDIA's GPUs whose VFs carry vGPUs: an L40S with vendor-specific VFIO, where a
+//! type on a VF is a vGPU, and an A2 with mdev on its VFs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,10 +11,15 @@ use vgpu_mdev::{
 use vgpu_tests::simulated::Simulated;
 
 const L40S: &str = "0000:41:00.0";
+const A2: &str = "0000:08:00.0";
+
+fn described(name: &str) -> Simulated {
+    let path = format!("{}/hosts/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    Simulated::described(&std::fs::read_to_string(path).unwrap(), "")
+}
 
 fn host() -> Simulated {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts/l40s.toml");
-    Simulated::described(&std::fs::read_to_string(path).unwrap(), "")
+    described("l40s")
 }
 
 fn gpu(host: &Simulated) -> Gpu {
@@ -130,4 +136,94 @@ fn a_function_that_someone_reused_is_not_taken_from_them() {
     assert_ne!(other.uuid, uuid);
     let refused = host.remove(other.uuid).unwrap_err();
     assert_eq!((refused.kind(), refused.code()), (ErrorKind::NotManaged, "foreign"));
+}
+
+#[test]
+fn three_of_four_gib_leave_one_of_their_size_and_are_named() {
+    let host = described("a2");
+    let before = host.picture();
+    let made: Vec<_> = (0..3).map(|_| host.create("a2-4q").unwrap()).collect();
+    let gpu = || (**host.engine.snapshot().gpu(&A2.parse().unwrap()).unwrap()).clone();
+    for profile in gpu().profiles {
+        let same = ["a2-4q", "a2-4a", "a2-4c"].contains(&&*profile.short_name);
+        assert_eq!(profile.available, u32::from(same), "{}", profile.short_name);
+        assert_eq!(profile.reason_code(), if same { "ok" } else { "locked-to-size" });
+        if let Some(reason) = profile.reason {
+            assert!(made.iter().all(|uuid| reason.text.contains(&uuid.to_string())), "{reason:?}");
+            assert!(reason.text.contains("lock the GPU to profiles of 4 GiB"), "{reason:?}");
+        }
+    }
+    // Each VF takes one, so all four lie on VFs of their own.
+    let last = host.create("a2-4c").unwrap();
+    let parents: std::collections::BTreeSet<String> =
+        made.iter().chain([&last]).map(|uuid| host.vgpu(*uuid).unwrap().parent).collect();
+    assert_eq!(parents.len(), 4);
+    assert!(gpu().profiles.iter().all(|profile| profile.available == 0));
+    let refused = host.create("a2-4q").unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "full"), "{refused}");
+    for uuid in made.into_iter().chain([last]) {
+        host.remove(uuid).unwrap();
+    }
+    assert_eq!(host.picture(), before);
+}
+
+#[test]
+fn each_profile_fits_as_often_as_its_total_says() {
+    for (name, gpu) in [("l40s", L40S), ("a2", A2)] {
+        let host = described(name);
+        let gpu = || (**host.engine.snapshot().gpu(&gpu.parse().unwrap()).unwrap()).clone();
+        let before = host.picture();
+        for profile in gpu().profiles {
+            let mut made = Vec::new();
+            let refused = loop {
+                match host.create(&profile.short_name) {
+                    Ok(uuid) => made.push(uuid),
+                    Err(refused) => break refused,
+                }
+            };
+            let all = made.len() as u32;
+            assert_eq!(all, profile.total, "{}: {refused}", profile.short_name);
+            let vfs = gpu().functions.len() as u32;
+            let code = if all == vfs { "no-free-function" } else { "full" };
+            assert_eq!(
+                (refused.kind(), refused.code()),
+                (ErrorKind::NoCapacity, code),
+                "{refused}"
+            );
+            made.into_iter().for_each(|uuid| host.remove(uuid).unwrap());
+        }
+        assert_eq!(host.picture(), before);
+    }
+}
+
+#[test]
+fn what_the_driver_refuses_is_explained_and_leaves_nothing() {
+    use nix::errno::Errno;
+    use vgpu_mdev::sys::sim::{Calls, FaultOn};
+    let host = host();
+    let before = host.picture();
+    for (errno, kind, code) in [
+        (Errno::EIO, ErrorKind::NoCapacity, "driver-rule"),
+        (Errno::EPERM, ErrorKind::Busy, "held"),
+        (Errno::EINVAL, ErrorKind::NotSupported, "type-gone"),
+        (Errno::ENODEV, ErrorKind::NoSuchGpu, "function-gone"),
+    ] {
+        host.kernel.fail("*/nvidia/current_vgpu_type", FaultOn::Write(Calls::Nth(1)), errno);
+        let request = vgpu_mdev::request::CreateRequest {
+            profile: "l40s-2q".into(),
+            gpu: Some(L40S.parse().unwrap()),
+            ..Default::default()
+        };
+        let refused = host.engine.create(&request, &Default::default()).unwrap_err();
+        assert_eq!((refused.kind(), refused.code()), (kind, code), "{refused}");
+        assert_eq!(refused.errno(), Some(errno));
+        host.kernel.clear_faults();
+        assert_eq!(host.picture(), before, "{errno} left something");
+    }
+    // The driver says success and does nothing.
+    host.kernel.lie("*/nvidia/current_vgpu_type", FaultOn::Write(Calls::Nth(1)));
+    let refused = host.create("l40s-2q").unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::RolledBack, "kernel-did-less"));
+    host.kernel.clear_faults();
+    assert_eq!(host.picture(), before);
 }
