@@ -1,5 +1,6 @@
-//! How many of each type an empty GPU takes, where its driver does not say:
-//! the most that was ever seen available since the host booted. Kept in `/run`,
+//! What is learnt of a GPU's types where its driver does not say, or not always:
+//! how many an empty GPU takes, as the most that was ever seen available since the
+//! host booted, and what NVIDIA's types are called. Kept in `/run`,
 //! since after a restart of the service the GPU may not be empty.
 
 use std::{

@@ -3,12 +3,14 @@
 //! NVIDIA's driver, which is also its VFIO driver: it is never bound to another,
 //! since what is unbound is broken until the VFs are made anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     claims::ClaimedFunction,
-    model::{Framework, Function, FunctionState, GpuId, PciAddress, Profile, TypeId, Vgpu},
-    model::{Reason, ReasonCode},
+    model::{
+        Framework, Function, FunctionState, GpuId, PciAddress, Profile, Reason, ReasonCode, TypeId,
+        Vgpu,
+    },
     plan::{Expect, Step, StepOp, Undo},
     scan::{FunctionFacts, GpuFacts, VendorFacts, text},
     sys::{InvalidPath, LaneKey, WriteAttr},
@@ -21,8 +23,15 @@ use super::{View, sriov::device};
 pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec<Profile> {
     let mut names = view.totals.names_of(&facts.id);
     let carried = || facts.functions.iter().filter_map(|f| Some((f, f.vendor.as_ref()?)));
-    for (number, name) in carried().flat_map(|(_, vendor)| &vendor.creatable) {
-        if let Some(id) = type_id(*number) {
+    let free: BTreeSet<PciAddress> =
+        functions.iter().filter(|f| f.state == FunctionState::Free).map(|f| f.address).collect();
+    let mut listing: BTreeMap<TypeId, u32> = BTreeMap::new();
+    for (function, vendor) in carried() {
+        for (number, name) in &vendor.creatable {
+            let Some(id) = type_id(*number) else { continue };
+            if free.contains(&function.address) {
+                *listing.entry(id.clone()).or_default() += 1;
+            }
             names.insert(id, name.clone());
         }
     }
@@ -42,8 +51,6 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec
         })
         .collect();
     let used: u64 = taken.iter().map(|(_, size)| size).sum();
-    let is_free =
-        |address| functions.iter().any(|f| f.address == address && f.state == FunctionState::Free);
     let all = facts.functions.len() as u32;
     names
         .iter()
@@ -53,11 +60,8 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec
                 u32::try_from(bytes.checked_div(size).unwrap_or(0)).unwrap_or(u32::MAX)
             };
             // Each free VF lists it, however few of it still fit.
-            let listing = carried()
-                .filter(|(f, vendor)| is_free(f.address) && lists(vendor, id))
-                .count() as u32;
+            let listing = listing.get(id).copied().unwrap_or(0);
             let available = listing.min(fits(nominal.saturating_sub(used)));
-            let free = functions.iter().filter(|f| f.state == FunctionState::Free).count();
             Profile {
                 id: id.clone(),
                 short_name: text::short_name(id.as_str(), name),
@@ -68,7 +72,8 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec
                 framebuffer: size,
                 total: fits(nominal).min(all),
                 available,
-                reason: (available == 0).then(|| reason(facts, free, &taken, size, used, nominal)),
+                reason: (available == 0)
+                    .then(|| reason(facts, free.len(), &taken, size, used, nominal)),
             }
         })
         .collect()
