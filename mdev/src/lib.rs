@@ -9,6 +9,7 @@
 //!
 //! Start reading at [`engine::Engine`]; the words are in [`model`].
 
+pub mod catalog;
 pub mod claims;
 pub mod config;
 pub mod engine;

@@ -22,20 +22,6 @@ pub(super) fn model(ids: (u16, u16), subsystem: (u16, u16)) -> String {
     known.map_or_else(|| format!("{:04x}:{:04x}", ids.0, ids.1), str::to_owned)
 }
 
-/// The nominal framebuffer in GiB of NVIDIA's models, which its types divide and
-/// no attribute tells; `None` when unknown.
-pub(super) fn framebuffer_gib(model: &str) -> Option<u32> {
-    Some(match model {
-        "T4" | "A2" | "A16" | "V100" => 16,
-        "A10" | "A30" | "L4" => 24,
-        "A100" => 40,
-        "A40" | "L40S" => 48,
-        "A100D" | "H100" => 80,
-        "RTX PRO 6000" => 96,
-        _ => return None,
-    })
-}
-
 /// PCI ids of physical functions (the PCI ID Repository; AMD's from GIM).
 const MODELS: &[((u16, u16), &str)] = &[
     ((0x10de, 0x15f8), "P100"),
@@ -49,6 +35,7 @@ const MODELS: &[((u16, u16), &str)] = &[
     ((0x10de, 0x26b9), "L40S"),
     ((0x10de, 0x27b8), "L4"),
     ((0x10de, 0x2331), "H100"),
+    ((0x10de, 0x2bb5), "RTX PRO 6000"),
     ((0x1002, 0x6929), "S7150"),
     ((0x1002, 0x6860), "MI25"),
     ((0x1002, 0x6864), "V340"),

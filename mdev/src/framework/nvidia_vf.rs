@@ -38,10 +38,11 @@ pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec
     let sizes: BTreeMap<&TypeId, u64> =
         names.iter().map(|(id, name)| (id, text::framebuffer_of_name(name))).collect();
     // The largest type takes a whole GPU, but may not be on the list any more.
-    let known = facts.pci.as_ref().and_then(|pci| {
-        super::names::framebuffer_gib(&super::names::model(pci.ids, pci.subsystem))
-    });
-    let known = known.map_or(0, |gib| u64::from(gib) << 30);
+    let known = facts
+        .pci
+        .as_ref()
+        .and_then(|pci| crate::catalog::model(&super::names::model(pci.ids, pci.subsystem)));
+    let known = known.map_or(0, |model| u64::from(model.framebuffer_gib) << 30);
     let nominal = sizes.values().copied().fold(known, u64::max);
     let taken: Vec<(PciAddress, u64)> = carried()
         .filter(|(_, vendor)| vendor.current != 0)

@@ -13,6 +13,7 @@ mod core;
 mod events;
 mod fault;
 mod keyed;
+mod kind;
 mod mdev;
 mod number;
 mod pci;

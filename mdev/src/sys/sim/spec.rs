@@ -181,7 +181,7 @@ pub struct VfSpec {
 
 /// What an mdev parent offers.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(try_from = "super::kind::Described")]
 pub struct MdevKind {
     /// The driver that its mdevs are bound to.
     pub driver: String,
@@ -189,12 +189,10 @@ pub struct MdevKind {
     pub units: u64,
     /// What `create` gives when nothing is left: EUSERS where the mdev core
     /// counts, ENOSPC or another where the driver does.
-    #[serde(default = "no_space")]
     pub full: ErrnoName,
     /// Only types of the size, or only the one, of the first mdev can follow it.
     pub homogeneous: Option<Homogeneous>,
     /// What `create` gives for a type that cannot follow.
-    #[serde(default = "invalid")]
     pub mismatch: ErrnoName,
     /// Mdevs that one parent takes, however much the GPU has left.
     pub per_parent: Option<u32>,
@@ -407,12 +405,4 @@ fn flr() -> Vec<String> {
 
 fn vfio_pci() -> String {
     "vfio-pci".into()
-}
-
-fn no_space() -> ErrnoName {
-    ErrnoName(Errno::ENOSPC)
-}
-
-fn invalid() -> ErrnoName {
-    ErrnoName(Errno::EINVAL)
 }
