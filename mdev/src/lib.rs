@@ -23,6 +23,7 @@ pub mod plan;
 pub mod publisher;
 pub mod refusal;
 pub mod request;
+pub mod room;
 pub mod scan;
 pub mod store;
 pub mod sys;

@@ -1,0 +1,303 @@
+//! What a GPU still takes: one arithmetic, from which follow what is available,
+//! where a new vGPU is placed, and what would remain afterwards.
+//!
+//! The kernel says what fits *now*. What would fit after the next vGPU it does
+//! not say: that follows from the rule by which the GPU's driver divides it.
+
+use std::collections::BTreeMap;
+
+use crate::model::TypeId;
+
+/// What a GPU still takes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Room {
+    kinds: Vec<Kind>,
+    rule: Rule,
+    /// The functions that are free, where each vGPU takes one.
+    functions: Option<u32>,
+}
+
+/// A kind of vGPU that a GPU offers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Its type.
+    pub id: TypeId,
+    /// Its framebuffer in bytes, 0 where nobody says.
+    pub size: u64,
+    /// How many an empty GPU takes, 0 where nobody says.
+    pub total: u32,
+    /// How many the kernel offers now at most; 0 also where something else
+    /// stands against it.
+    pub offered: u32,
+    /// Whether one is the whole GPU.
+    pub whole: bool,
+    /// The GPU instance that it needs, where it is MIG-backed.
+    pub instance: Option<Shape>,
+}
+
+/// The shape of a MIG GPU instance: `3g.20gb`, `1g.5gb+me`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shape {
+    /// Compute slices.
+    pub slices: u32,
+    /// Memory in GiB, as the name has it.
+    pub gib: u32,
+    /// What it has beyond that: `me`, `gfx`; empty for none.
+    pub extra: String,
+}
+
+/// How the driver divides a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Kinds take of one whole, each the part that its total says.
+    Shared {
+        /// What is left, in parts of [`WHOLE`].
+        left: u64,
+    },
+    /// One size at a time: NVIDIA's time-sliced types, unless told otherwise.
+    OneSize {
+        /// The framebuffer that they divide, in bytes.
+        nominal: u64,
+        /// What is there: how many of each size.
+        placed: BTreeMap<u64, u32>,
+    },
+    /// Sizes side by side: NVIDIA's heterogeneous mode.
+    Mixed {
+        /// The framebuffer that they divide, in bytes.
+        nominal: u64,
+        /// What is taken of it.
+        used: u64,
+    },
+    /// MIG: a vGPU takes its place in a GPU instance of its shape.
+    Instances(Vec<Slot>),
+}
+
+/// A MIG GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    /// Its shape.
+    pub shape: Shape,
+    /// What it carries: the kind, and how many.
+    pub carries: Option<(TypeId, u32)>,
+    /// Whether several vGPUs may share it (Blackwell and later).
+    pub shared: bool,
+}
+
+/// The whole of which [`Rule::Shared`] counts parts.
+pub const WHOLE: u64 = 1 << 40;
+
+impl Room {
+    /// The room of a GPU on which each vGPU takes a part of one whole: what is
+    /// left follows from what is offered.
+    pub fn shared(kinds: Vec<Kind>, functions: Option<u32>) -> Self {
+        let left = kinds.iter().map(|kind| part(kind) * u64::from(kind.offered)).max();
+        let rule = Rule::Shared { left: left.unwrap_or(0).min(WHOLE) };
+        Self { kinds, rule, functions }
+    }
+
+    /// The room of a GPU that is divided by a rule of its own.
+    pub fn ruled(kinds: Vec<Kind>, rule: Rule, functions: Option<u32>) -> Self {
+        Self { kinds, rule, functions }
+    }
+
+    /// Adds a kind that takes the whole GPU.
+    pub fn add(&mut self, kind: Kind) {
+        self.kinds.push(kind);
+    }
+
+    /// The kinds, in the order of the GPU's profiles.
+    pub fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    /// The rule by which it is divided.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// The place of a type among the kinds.
+    pub fn position(&self, id: &TypeId) -> Option<usize> {
+        self.kinds.iter().position(|kind| kind.id == *id)
+    }
+
+    /// How many more of a kind fit.
+    pub fn available(&self, place: usize) -> u32 {
+        let Some(kind) = self.kinds.get(place) else { return 0 };
+        if kind.whole {
+            return kind.offered.min(1);
+        }
+        let by_rule = match &self.rule {
+            Rule::Shared { left } => fit(*left, part(kind)),
+            Rule::OneSize { nominal, placed } => one_size(kind, *nominal, placed),
+            Rule::Mixed { nominal, used } => fit(nominal.saturating_sub(*used), kind.size),
+            Rule::Instances(slots) => slots.iter().map(|slot| slot.takes(kind)).sum(),
+        };
+        kind.offered.min(by_rule).min(self.functions.unwrap_or(u32::MAX))
+    }
+
+    /// Takes one of a kind; `false` when none fits.
+    pub fn take(&mut self, place: usize) -> bool {
+        if self.available(place) == 0 {
+            return false;
+        }
+        let Some(taken) = self.kinds.get(place).cloned() else { return false };
+        self.functions = self.functions.map(|free| free.saturating_sub(1));
+        let one_size = matches!(self.rule, Rule::OneSize { .. });
+        for kind in &mut self.kinds {
+            let same = kind.id == taken.id || (one_size && kind.size == taken.size);
+            if kind.whole || taken.whole {
+                kind.offered = 0;
+            } else if same {
+                kind.offered = kind.offered.saturating_sub(1);
+            }
+        }
+        match &mut self.rule {
+            Rule::Shared { left } => *left = left.saturating_sub(part(&taken)),
+            Rule::OneSize { placed, .. } => *placed.entry(taken.size).or_default() += 1,
+            Rule::Mixed { used, .. } => *used = used.saturating_add(taken.size),
+            Rule::Instances(slots) => {
+                // The fullest that still takes it: a whole one stays for others.
+                let fitting = slots.iter_mut().filter(|slot| slot.takes(&taken) > 0);
+                if let Some(slot) = fitting.min_by_key(|slot| slot.takes(&taken)) {
+                    let count = slot.carries.take().map_or(0, |(_, count)| count);
+                    slot.carries = Some((taken.id, count + 1));
+                }
+            }
+        }
+        true
+    }
+
+    /// What it could still take, whichever kind is asked for next: the sum over
+    /// the kinds of what is available, each weighted by the part of the GPU that
+    /// one takes, in parts of [`WHOLE`].
+    pub fn future(&self) -> u128 {
+        let weighted = |(place, kind): (usize, &Kind)| {
+            u128::from(self.available(place)) * u128::from(part(kind))
+        };
+        self.kinds.iter().enumerate().map(weighted).sum()
+    }
+}
+
+impl Slot {
+    /// How many more of a kind it takes.
+    fn takes(&self, kind: &Kind) -> u32 {
+        let Some(wanted) = &kind.instance else { return 0 };
+        if wanted.slices != self.shape.slices
+            || (wanted.extra == "me") != (self.shape.extra == "me")
+        {
+            return 0;
+        }
+        let most = if self.shared {
+            self.shape.gib.checked_div(wanted.gib).unwrap_or(0)
+        } else {
+            u32::from(wanted.gib == self.shape.gib)
+        };
+        match &self.carries {
+            None => most,
+            Some((id, count)) if *id == kind.id => most.saturating_sub(*count),
+            Some(_) => 0,
+        }
+    }
+}
+
+/// The part of a GPU that one of a kind takes.
+fn part(kind: &Kind) -> u64 {
+    WHOLE.checked_div(u64::from(kind.total)).unwrap_or(0)
+}
+
+/// How many of a size fit into what is left; any number where a size is unknown.
+fn fit(left: u64, size: u64) -> u32 {
+    left.checked_div(size).map_or(u32::MAX, |fit| u32::try_from(fit).unwrap_or(u32::MAX))
+}
+
+fn one_size(kind: &Kind, nominal: u64, placed: &BTreeMap<u64, u32>) -> u32 {
+    if placed.keys().any(|size| *size != kind.size) {
+        return 0;
+    }
+    let there = placed.get(&kind.size).copied().unwrap_or(0);
+    let left = fit(nominal.saturating_sub(kind.size.saturating_mul(u64::from(there))), kind.size);
+    let most = if kind.total == 0 { u32::MAX } else { kind.total };
+    left.min(most.saturating_sub(there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn kind(id: &str, gib: u64, total: u32, offered: u32) -> Kind {
+        let id = id.parse().unwrap();
+        Kind { id, size: gib * GIB, total, offered, whole: false, instance: None }
+    }
+
+    fn all(room: &Room) -> Vec<u32> {
+        (0..room.kinds().len()).map(|place| room.available(place)).collect()
+    }
+
+    #[test]
+    fn kinds_of_one_whole_take_their_part() {
+        // mtty has 24 ports: single and dual ones.
+        let mut room =
+            Room::shared(vec![kind("mtty-1", 0, 24, 24), kind("mtty-2", 0, 12, 12)], None);
+        assert!(room.take(0));
+        assert_eq!(all(&room), [23, 11]);
+        assert!(room.take(1));
+        assert_eq!(all(&room), [21, 10]);
+        (0..10).for_each(|_| assert!(room.take(1)));
+        assert_eq!(all(&room), [1, 0]);
+        assert!(!room.take(1));
+        assert!(room.take(0));
+        assert_eq!(all(&room), [0, 0]);
+    }
+
+    #[test]
+    fn one_size_locks_the_others_out() {
+        let kinds = vec![
+            kind("nvidia-232", 4, 4, 4),
+            kind("nvidia-319", 4, 4, 4),
+            kind("nvidia-233", 8, 2, 2),
+        ];
+        let rule = Rule::OneSize { nominal: 16 * GIB, placed: BTreeMap::new() };
+        let mut room = Room::ruled(kinds, rule, Some(16));
+        assert!(room.take(0));
+        assert_eq!(all(&room), [3, 3, 0]);
+        assert!(room.take(1));
+        assert_eq!(all(&room), [2, 2, 0]);
+    }
+
+    #[test]
+    fn an_instance_takes_its_shape_and_only_blackwell_more_than_one() {
+        let shape = |slices, gib| Shape { slices, gib, extra: String::new() };
+        let mut kinds = vec![kind("nvidia-1546", 2, 48, 48), kind("nvidia-1561", 24, 4, 4)];
+        kinds[0].instance = Some(shape(1, 2));
+        kinds[1].instance = Some(shape(1, 24));
+        let slots = |shared| {
+            let slot = Slot { shape: shape(1, 24), carries: None, shared };
+            Rule::Instances(vec![slot.clone(), slot])
+        };
+        let mut room = Room::ruled(kinds.clone(), slots(true), Some(48));
+        assert_eq!(all(&room), [24, 2]);
+        assert!(room.take(0));
+        assert_eq!(all(&room), [23, 1]);
+        // The instance that is begun is filled first.
+        assert!(room.take(0));
+        assert_eq!(all(&room), [22, 1]);
+        assert!(room.take(1));
+        assert_eq!(all(&room), [10, 0]);
+        assert_eq!(all(&Room::ruled(kinds, slots(false), Some(48))), [0, 2]);
+    }
+
+    #[test]
+    fn the_whole_gpu_excludes_all_else() {
+        let mut whole = kind("flex-170-full", 0, 1, 1);
+        whole.whole = true;
+        let mut room = Room::shared(vec![kind("flex-170-vf", 0, 31, 4)], Some(4));
+        room.add(whole);
+        let mut divided = room.clone();
+        assert!(divided.take(0));
+        assert_eq!(all(&divided), [3, 0]);
+        assert!(room.take(1));
+        assert_eq!(all(&room), [0, 0]);
+    }
+}
