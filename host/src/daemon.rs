@@ -61,10 +61,11 @@ async fn serve(options: &Options) -> Result<()> {
     let mut rescan = signal(SignalKind::hangup()).context("SIGHUP cannot be followed")?;
 
     let _run_dir = files::take_run_dir(&options.run_dir)?;
-    let kernel = kernel::open(&options.kernel)?;
+    let config = files::config(&options.config)?;
+    let kernel = kernel::open(&options.kernel, &config.tools)?;
     let engine = Engine::start(Setup {
         executor: kernel.executor.clone(),
-        config: files::config(&options.config)?,
+        config,
         run_dir: options.run_dir.clone(),
         module_aliases: kernel.module_aliases.clone(),
         boot_id: kernel.boot_id.clone(),

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use vgpu_mdev::{
+    config::Tools,
     engine::{Engine, Hint},
     sys::{
         Executor, KernelEvent, Lanes,
@@ -83,12 +84,13 @@ impl Events {
     }
 }
 
-/// Opens the kernel.
-pub(crate) fn open(choice: &KernelChoice) -> Result<Kernel> {
+/// Opens the kernel, which runs these programs.
+pub(crate) fn open(choice: &KernelChoice, tools: &Tools) -> Result<Kernel> {
     let events = Events::default();
     match choice {
         KernelChoice::Real => {
-            let kernel = RealKernel::new(&Roots::default(), Programs::default())?;
+            let programs = Programs { tools: tools.clone(), ..Programs::default() };
+            let kernel = RealKernel::new(&Roots::default(), programs)?;
             let heard = events.clone();
             let monitor = monitor(move |item| match item {
                 MonitorItem::Event(event) => heard.happened(&event),

@@ -1,10 +1,14 @@
 //! `host.toml`: what the host's administrator decided.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::model::PciAddress;
+use crate::{model::PciAddress, sys::ToolId};
 
 /// The content of `/etc/vgpu-host/host.toml`; a missing file means defaults.
 ///
@@ -18,6 +22,11 @@ use crate::model::PciAddress;
 ///
 /// [limits]
 /// vgpus-per-user = 16
+///
+/// [tools]  # where the programs are that the service runs
+/// modprobe = "/sbin/modprobe"
+/// nvidia-smi = "/usr/bin/nvidia-smi"
+/// sriov-manage = "/usr/lib/nvidia/sriov-manage"
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -28,6 +37,8 @@ pub struct Config {
     pub passthrough: Passthrough,
     /// How much one user may have.
     pub limits: Limits,
+    /// Where the programs are.
+    pub tools: Tools,
 }
 
 /// Which devices are GPUs: display controllers (class 0x03) and processing
@@ -55,6 +66,53 @@ pub struct Passthrough {
 pub struct Limits {
     /// vGPUs that a user other than root may own; `None` means no limit.
     pub vgpus_per_user: Option<u32>,
+}
+
+/// Where the programs are that the service runs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Tools {
+    /// Loads modules.
+    #[serde(deserialize_with = "absolute")]
+    pub modprobe: PathBuf,
+    /// Configures NVIDIA's GPUs.
+    #[serde(deserialize_with = "absolute")]
+    pub nvidia_smi: PathBuf,
+    /// Enables the VFs of NVIDIA's GPUs.
+    #[serde(deserialize_with = "absolute")]
+    pub sriov_manage: PathBuf,
+}
+
+impl Default for Tools {
+    /// Where distributions and NVIDIA's packages put them.
+    fn default() -> Self {
+        Self {
+            modprobe: "/sbin/modprobe".into(),
+            nvidia_smi: "/usr/bin/nvidia-smi".into(),
+            sriov_manage: "/usr/lib/nvidia/sriov-manage".into(),
+        }
+    }
+}
+
+impl Tools {
+    /// The path of a program.
+    pub fn path(&self, tool: ToolId) -> &Path {
+        match tool {
+            ToolId::Modprobe => &self.modprobe,
+            ToolId::NvidiaSmi => &self.nvidia_smi,
+            ToolId::SriovManage => &self.sriov_manage,
+        }
+    }
+}
+
+/// A path that means the same whatever the working directory is.
+fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(D::Error::custom(format!("{:?} is no absolute path of a program", path.display())))
+    }
 }
 
 /// Names PCI devices: `vvvv:dddd`, `class:cc[ss[pp]]`, or an address.
@@ -168,6 +226,21 @@ mod tests {
         for text in ["", "class:", "class:3", "8086", "zzzz:0000", "8086:10c9:1", "+086:10c9"] {
             assert!(text.parse::<Selector>().is_err(), "{text:?} was taken");
         }
+    }
+
+    #[test]
+    fn tools_are_absolute_and_each_has_a_default() {
+        let tools = |text: &str| Config::parse(text, "x").map(|config| config.tools);
+        let moved = tools("[tools]\nsriov-manage = \"/opt/nvidia/sriov-manage\"\n").unwrap();
+        assert_eq!(moved.path(ToolId::SriovManage), Path::new("/opt/nvidia/sriov-manage"));
+        assert_eq!(moved.path(ToolId::NvidiaSmi), Path::new("/usr/bin/nvidia-smi"));
+        assert_eq!(moved.path(ToolId::Modprobe), Path::new("/sbin/modprobe"));
+        let relative = tools("[tools]\nnvidia-smi = \"nvidia-smi\"\n").unwrap_err().to_string();
+        assert!(
+            relative.contains("line 2") && relative.contains("\"nvidia-smi\" is no absolute path"),
+            "{relative}"
+        );
+        assert!(tools("[tools]\nnvidia_smi = \"/usr/bin/nvidia-smi\"\n").is_err());
     }
 
     #[test]

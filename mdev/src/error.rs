@@ -105,7 +105,9 @@ impl Error {
 
     /// Keeps the operation's own error as source, with its path and errno.
     pub(crate) fn because(mut self, source: OpError) -> Self {
-        if let OpError::Kernel { path, errno, .. } = &source {
+        if let OpError::Kernel { path, errno, .. } | OpError::Tool { program: path, errno, .. } =
+            &source
+        {
             self.0.path = Some(path.clone());
             self.0.errno = Some(*errno);
         } else {

@@ -1,5 +1,7 @@
 //! From what failed to what the caller is told.
 
+use nix::errno::Errno;
+
 use crate::{
     error::{Error, ErrorKind},
     execute::{Cause, Failure},
@@ -56,6 +58,16 @@ fn of_op_in(tried: impl Into<String>, error: OpError, context: Context) -> Error
         OpError::Probe { message, .. } => {
             Error::new(ErrorKind::KernelRefused, "probe-failed", tried, message.clone())
                 .remedy("the kernel's reason is in dmesg")
+                .because(error)
+        }
+        OpError::Tool { errno: Errno::ETIMEDOUT, .. } => {
+            Error::new(ErrorKind::Stuck, "program-hangs", tried, error.to_string())
+                .remedy("it was killed; what it waited for is in dmesg")
+                .because(error)
+        }
+        OpError::Tool { .. } => {
+            Error::new(ErrorKind::NotSupported, "program-missing", tried, error.to_string())
+                .remedy("install what it belongs to, or give its path under [tools] in host.toml")
                 .because(error)
         }
         OpError::Deadline { .. } | OpError::Stuck { .. } | OpError::Overloaded { .. } => {

@@ -49,6 +49,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// What failed, in words, and the errno where it was the kernel.
     fn probe(&self, target: &ProbeTarget, limit: Duration) -> Result<ProbeReport, ProbeFailure>;
 
+    /// The path of a program.
+    fn program(&self, tool: ToolId) -> String;
+
     /// Runs a program without a shell, its output kept.
     ///
     /// # Errors

@@ -305,12 +305,18 @@ pub struct Region {
 pub enum ToolId {
     /// `modprobe`.
     Modprobe,
+    /// `nvidia-smi`, of NVIDIA's driver.
+    NvidiaSmi,
+    /// `sriov-manage`, of NVIDIA's vGPU driver.
+    SriovManage,
 }
 
 impl fmt::Display for ToolId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Modprobe => f.write_str("modprobe"),
+            Self::NvidiaSmi => f.write_str("nvidia-smi"),
+            Self::SriovManage => f.write_str("sriov-manage"),
         }
     }
 }
@@ -389,6 +395,16 @@ pub enum OpError {
         /// The lane.
         lane: LaneKey,
     },
+    /// A program did not run to its end.
+    #[error("{what}: {}", unfinished(program, *errno))]
+    Tool {
+        /// The operation.
+        what: String,
+        /// The program's path.
+        program: String,
+        /// ENOENT when it is missing, ETIMEDOUT when it was killed.
+        errno: Errno,
+    },
     /// The probe's child failed.
     #[error("{what}: {message}")]
     Probe {
@@ -405,7 +421,7 @@ impl OpError {
     /// The kernel's answer, where it gave one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Self::Kernel { errno, .. } => Some(*errno),
+            Self::Kernel { errno, .. } | Self::Tool { errno, .. } => Some(*errno),
             Self::Probe { errno, .. } => *errno,
             _ => None,
         }
@@ -414,5 +430,14 @@ impl OpError {
     /// Whether the kernel hangs.
     pub fn is_stuck(&self) -> bool {
         matches!(self, Self::Deadline { .. } | Self::Stuck { .. } | Self::Overloaded { .. })
+    }
+}
+
+/// What became of a program, in words.
+fn unfinished(program: &str, errno: Errno) -> String {
+    match errno {
+        Errno::ENOENT => format!("{program} is missing (ENOENT)"),
+        Errno::ETIMEDOUT => format!("{program} took too long and was killed (ETIMEDOUT)"),
+        errno => format!("{program} cannot be run: {errno:?}"),
     }
 }

@@ -51,10 +51,11 @@ pub(super) fn perform<K: Kernel>(
             .holders(query)
             .map(Observed::Holders)
             .map_err(|errno| refused("/proc".into(), errno)),
-        Op::RunTool { tool, args } => kernel
-            .run_tool(*tool, args, deadline.left())
-            .map(Observed::Tool)
-            .map_err(|errno| refused(tool.to_string(), errno)),
+        Op::RunTool { tool, args } => {
+            kernel.run_tool(*tool, args, deadline.left()).map(Observed::Tool).map_err(|errno| {
+                OpError::Tool { what: op.to_string(), program: kernel.program(*tool), errno }
+            })
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) fn run<A: AsRef<OsStr>>(
         .args(args)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        // What they print is read.
+        .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .stdout(input.try_clone().map_err(errno)?)
         .stderr(input);

@@ -16,10 +16,14 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use super::{super::raw, *};
+use super::{
+    super::{Deadline, Op, perform::perform, raw},
+    *,
+};
 
 fn tool(program: &str, args: &[&str], limit: Duration) -> Result<ToolOutput, Errno> {
-    let programs = Programs { modprobe: program.into(), ..Programs::default() };
+    let tools = Tools { modprobe: program.into(), ..Tools::default() };
+    let programs = Programs { tools, ..Programs::default() };
     let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
     let args: Vec<_> = args.iter().map(|arg| String::from(*arg)).collect();
     kernel.run_tool(ToolId::Modprobe, &args, limit)
@@ -34,6 +38,46 @@ fn a_tool_says_how_it_ended() {
     let output = tool("/bin/sh", &["-c", "kill -9 $$"], LONG).unwrap();
     assert_eq!(output, ToolOutput { status: None, output: String::new() });
     assert_eq!(tool("/no/such/program", &[], LONG), Err(Errno::ENOENT));
+}
+
+#[test]
+fn a_tool_gets_nothing_but_its_arguments() {
+    let script = "/usr/bin/env; read line && echo \"read $line\"; echo \"$@\"";
+    let output = tool("/bin/sh", &["-c", script, "sh", "$HOME", "; id"], LONG).unwrap().output;
+    let (environment, said): (Vec<_>, Vec<_>) =
+        output.lines().partition(|line| line.contains('=') && !line.starts_with('$'));
+    let mut environment: Vec<_> = environment
+        .into_iter()
+        .filter(|line| !line.starts_with("PWD=") && !line.starts_with("_="))
+        .collect();
+    environment.sort_unstable();
+    assert_eq!(environment, ["LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
+    assert_eq!(said, ["$HOME ; id"]);
+}
+
+#[test]
+fn a_tool_that_does_not_run_is_named_with_its_path() {
+    let tools = Tools {
+        nvidia_smi: "/nonexistent/nvidia-smi".into(),
+        sriov_manage: "/dev/null".into(),
+        modprobe: "/bin/sleep".into(),
+    };
+    let programs = Programs { tools, ..Programs::default() };
+    let kernel = RealKernel::new(&Roots::default(), programs).unwrap();
+    let run = |tool, args: &[&str], limit| {
+        let args = args.iter().map(|arg| String::from(*arg)).collect();
+        perform(&kernel, &Op::RunTool { tool, args }, Deadline::after(limit)).unwrap_err()
+    };
+    let missing = run(ToolId::NvidiaSmi, &["-q", "-x"], LONG);
+    assert_eq!(missing.errno(), Some(Errno::ENOENT));
+    assert_eq!(
+        missing.to_string(),
+        "running nvidia-smi -q -x: /nonexistent/nvidia-smi is missing (ENOENT)"
+    );
+    let refused = run(ToolId::SriovManage, &["-e", "ALL"], LONG).to_string();
+    assert_eq!(refused, "running sriov-manage -e ALL: /dev/null cannot be run: EACCES");
+    let slow = run(ToolId::Modprobe, &["1000"], Duration::from_millis(100)).to_string();
+    assert_eq!(slow, "running modprobe 1000: /bin/sleep took too long and was killed (ETIMEDOUT)");
 }
 
 #[test]

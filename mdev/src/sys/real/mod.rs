@@ -23,7 +23,7 @@ use std::{
 
 use nix::{errno::Errno, fcntl::OFlag, unistd};
 
-use crate::model::Holder;
+use crate::{config::Tools, model::Holder};
 
 use self::root::Root;
 use super::{
@@ -56,16 +56,16 @@ impl Default for Roots {
 /// The programs that may be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
-    /// `modprobe`.
-    pub modprobe: PathBuf,
+    /// The system's and the vendors'.
+    pub tools: Tools,
     /// `vgpu-vfio-probe`.
     pub probe: PathBuf,
 }
 
 impl Default for Programs {
-    /// The host's `modprobe`, and the probe beside the running program.
+    /// Where they are unless configured, and the probe beside the running program.
     fn default() -> Self {
-        Self { modprobe: "/sbin/modprobe".into(), probe: beside_us("vgpu-vfio-probe") }
+        Self { tools: Tools::default(), probe: beside_us("vgpu-vfio-probe") }
     }
 }
 
@@ -133,12 +133,16 @@ impl Kernel for RealKernel {
         probe::probe(&self.programs.probe, target, limit)
     }
 
+    fn program(&self, tool: ToolId) -> String {
+        self.programs.tools.path(tool).display().to_string()
+    }
+
     fn run_tool(
         &self,
         tool: ToolId,
         args: &[String],
         limit: Duration,
     ) -> Result<ToolOutput, Errno> {
-        tool::run_tool(&self.programs, tool, args, limit)
+        tool::run_tool(self.programs.tools.path(tool), args, limit)
     }
 }

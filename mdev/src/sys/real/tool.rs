@@ -1,25 +1,18 @@
 //! The configured programs.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use nix::errno::Errno;
 
-use super::{
-    super::{ToolId, ToolOutput},
-    Programs, child,
-};
+use super::{super::ToolOutput, child};
 
 /// Runs a program, its output kept.
 pub(super) fn run_tool(
-    programs: &Programs,
-    tool: ToolId,
+    program: &Path,
     args: &[String],
     limit: Duration,
 ) -> Result<ToolOutput, Errno> {
-    let path = match tool {
-        ToolId::Modprobe => &programs.modprobe,
-    };
-    let ended = child::run(path, args, limit)?;
+    let ended = child::run(program, args, limit)?;
     Ok(ToolOutput {
         status: ended.status.code(),
         output: String::from_utf8_lossy(&ended.output).into_owned(),

@@ -18,6 +18,8 @@ pub enum FaultOn {
     Write(Calls),
     /// Opening a node.
     Open(Calls),
+    /// Running a program.
+    Run(Calls),
 }
 
 /// Which of the matching calls.
@@ -46,6 +48,7 @@ pub(super) enum Call {
     Read,
     Write,
     Open,
+    Run,
 }
 
 /// What a fault does to a call.
@@ -218,6 +221,7 @@ impl Faults {
             FaultOn::Read(calls) => (Call::Read, calls),
             FaultOn::Write(calls) => (Call::Write, calls),
             FaultOn::Open(calls) => (Call::Open, calls),
+            FaultOn::Run(calls) => (Call::Run, calls),
         };
         let pattern = pattern.into();
         lock(&self.scripted).push(Fault { pattern, call, calls, seen: 0, effect });

@@ -20,6 +20,7 @@ mod pci;
 mod spec;
 mod sriov;
 mod state;
+mod tool;
 mod tree;
 mod vendor;
 mod vfio;
@@ -31,7 +32,7 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
 
-use crate::model::Holder;
+use crate::{config::Tools, model::Holder};
 
 use super::{
     HolderQuery, Kernel, KernelEvent, NodePath, ProbeFailure, ProbeReport, ProbeTarget, Read,
@@ -180,7 +181,8 @@ impl SimKernel {
 
     /// Lets calls whose path matches fail; `*` in the pattern stands for any
     /// text. A path is the one asked for, below `/sys` or `/dev`;
-    /// `proc` is the search for holders.
+    /// `proc` is the search for holders, and a program's is its command line:
+    /// `nvidia-smi -i 0000:41:00.0 -mig 1`.
     pub fn fail(&self, pattern: &str, on: FaultOn, errno: Errno) {
         self.core.faults.fail(pattern, on, errno);
     }
@@ -297,34 +299,6 @@ impl SimKernel {
         }
         dispatch(&self.core, dir, attr, value)
     }
-
-    fn modprobe(&self, args: &[String]) -> ToolOutput {
-        let answer = |status, output: String| ToolOutput { status: Some(status), output };
-        let (options, modules): (Vec<_>, Vec<_>) =
-            args.iter().partition(|arg| arg.starts_with('-') && arg.len() > 1);
-        if options.iter().any(|option| ["-r", "--remove"].contains(&option.as_str())) {
-            return answer(1, "modprobe: FATAL: modules are not unloaded here\n".into());
-        }
-        let Some(module) = modules.first().map(|module| tree::module_name(module)) else {
-            return answer(1, "modprobe: ERROR: missing parameters. See -h.\n".into());
-        };
-        let known = {
-            let mut state = self.core.state();
-            let named = |d: &state::Driver| tree::module_name(&d.name) == module;
-            let found = state.drivers.iter().position(named);
-            if let Some(driver) = found.and_then(|index| state.drivers.get_mut(index)) {
-                driver.loaded = true;
-            }
-            found.is_some() || MODULES.contains(&module.as_str())
-        };
-        if !known {
-            let text = format!("modprobe: FATAL: Module {module} not found in directory.\n");
-            return answer(1, text);
-        }
-        pci::attach_waiting(&self.core);
-        self.core.events.settle();
-        answer(0, String::new())
-    }
 }
 
 /// Hands a write to what it is about.
@@ -438,14 +412,16 @@ impl Kernel for SimKernel {
         self.core.probe(target)
     }
 
+    fn program(&self, tool: ToolId) -> String {
+        Tools::default().path(tool).display().to_string()
+    }
+
     fn run_tool(
         &self,
         tool: ToolId,
         args: &[String],
         _limit: Duration,
     ) -> Result<ToolOutput, Errno> {
-        match tool {
-            ToolId::Modprobe => Ok(self.modprobe(args)),
-        }
+        self.run(tool, args)
     }
 }
