@@ -13,6 +13,8 @@ pub struct Model {
     pub prefix: &'static str,
     /// The nominal framebuffer in GiB, which its types divide.
     pub framebuffer_gib: u32,
+    /// Whether several vGPUs can share a GPU instance (Blackwell and later).
+    pub shares_instances: bool,
     rows: &'static [Row],
 }
 
@@ -52,6 +54,7 @@ const MODELS: &[Model] = &[
         name: "T4",
         prefix: "GRID T4",
         framebuffer_gib: 16,
+        shares_instances: false,
         rows: &[
             Run(222, &[1, 2], "B"),
             Run(225, SIXTEEN, "A"),
@@ -63,6 +66,7 @@ const MODELS: &[Model] = &[
         name: "V100",
         prefix: "GRID V100",
         framebuffer_gib: 16,
+        shares_instances: false,
         rows: &[
             Run(105, SIXTEEN, "Q"),
             Run(110, SIXTEEN, "A"),
@@ -75,6 +79,7 @@ const MODELS: &[Model] = &[
         name: "A40",
         prefix: "NVIDIA A40",
         framebuffer_gib: 48,
+        shares_instances: false,
         rows: &[
             Run(555, &[1, 2], "B"),
             Run(557, FORTY_EIGHT, "Q"),
@@ -86,6 +91,7 @@ const MODELS: &[Model] = &[
         name: "A16",
         prefix: "NVIDIA A16",
         framebuffer_gib: 16,
+        shares_instances: false,
         rows: &[
             Run(709, &[1, 2], "B"),
             Run(711, SIXTEEN, "Q"),
@@ -97,6 +103,7 @@ const MODELS: &[Model] = &[
         name: "A10",
         prefix: "NVIDIA A10",
         framebuffer_gib: 24,
+        shares_instances: false,
         rows: &[
             Run(588, &[1, 2], "B"),
             Run(590, TWENTY_FOUR, "Q"),
@@ -108,6 +115,7 @@ const MODELS: &[Model] = &[
         name: "A2",
         prefix: "NVIDIA A2",
         framebuffer_gib: 16,
+        shares_instances: false,
         rows: &[
             Run(742, &[1, 2], "B"),
             Run(744, SIXTEEN, "Q"),
@@ -119,12 +127,14 @@ const MODELS: &[Model] = &[
         name: "L4",
         prefix: "NVIDIA L4",
         framebuffer_gib: 24,
+        shares_instances: false,
         rows: &[Run(908, &[1, 2], "B"), Run(910, TWENTY_FOUR, "Q"), Run(918, TWENTY_FOUR, "A")],
     },
     Model {
         name: "L40S",
         prefix: "NVIDIA L40S",
         framebuffer_gib: 48,
+        shares_instances: false,
         rows: &[
             Run(1145, &[1, 2], "B"),
             Run(1147, FORTY_EIGHT, "Q"),
@@ -136,6 +146,7 @@ const MODELS: &[Model] = &[
         name: "A100",
         prefix: "GRID A100",
         framebuffer_gib: 40,
+        shares_instances: false,
         rows: &[
             Run(468, &[4, 5, 8, 10, 20, 40], "C"),
             Mig(474, "1-5C", 5, 7),
@@ -150,6 +161,7 @@ const MODELS: &[Model] = &[
         name: "A100D",
         prefix: "NVIDIA A100D",
         framebuffer_gib: 80,
+        shares_instances: false,
         rows: &[
             Run(692, &[4, 8, 10, 16, 20, 40, 80], "C"),
             Mig(699, "1-10C", 10, 7),
@@ -163,6 +175,7 @@ const MODELS: &[Model] = &[
         name: "A30",
         prefix: "NVIDIA A30",
         framebuffer_gib: 24,
+        shares_instances: false,
         rows: &[
             Run(684, &[4, 6, 8, 12, 24], "C"),
             Mig(689, "1-6C", 6, 4),
@@ -171,12 +184,19 @@ const MODELS: &[Model] = &[
         ],
     },
     // Its ids are not public.
-    Model { name: "H100", prefix: "NVIDIA H100", framebuffer_gib: 80, rows: &[] },
+    Model {
+        name: "H100",
+        prefix: "NVIDIA H100",
+        framebuffer_gib: 80,
+        shares_instances: false,
+        rows: &[],
+    },
     // Of its many types, those whose ids are public.
     Model {
         name: "RTX PRO 6000",
         prefix: "NVIDIA RTX Pro 6000 Blackwell DC",
         framebuffer_gib: 96,
+        shares_instances: true,
         rows: &[
             Run(1518, &[2], "B"),
             Run(1521, &[4], "Q"),

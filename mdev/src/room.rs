@@ -63,10 +63,8 @@ pub enum Rule {
     },
     /// Sizes side by side: NVIDIA's heterogeneous mode.
     Mixed {
-        /// The framebuffer that they divide, in bytes.
-        nominal: u64,
-        /// What is taken of it.
-        used: u64,
+        /// What is left of the framebuffer, in bytes.
+        left: u64,
     },
     /// MIG: a vGPU takes its place in a GPU instance of its shape.
     Instances(Vec<Slot>),
@@ -129,7 +127,7 @@ impl Room {
         let by_rule = match &self.rule {
             Rule::Shared { left } => fit(*left, part(kind)),
             Rule::OneSize { nominal, placed } => one_size(kind, *nominal, placed),
-            Rule::Mixed { nominal, used } => fit(nominal.saturating_sub(*used), kind.size),
+            Rule::Mixed { left } => fit(*left, kind.size),
             Rule::Instances(slots) => slots.iter().map(|slot| slot.takes(kind)).sum(),
         };
         kind.offered.min(by_rule).min(self.functions.unwrap_or(u32::MAX))
@@ -154,13 +152,12 @@ impl Room {
         match &mut self.rule {
             Rule::Shared { left } => *left = left.saturating_sub(part(&taken)),
             Rule::OneSize { placed, .. } => *placed.entry(taken.size).or_default() += 1,
-            Rule::Mixed { used, .. } => *used = used.saturating_add(taken.size),
+            Rule::Mixed { left } => *left = left.saturating_sub(taken.size),
             Rule::Instances(slots) => {
                 // The fullest that still takes it: a whole one stays for others.
                 let fitting = slots.iter_mut().filter(|slot| slot.takes(&taken) > 0);
                 if let Some(slot) = fitting.min_by_key(|slot| slot.takes(&taken)) {
-                    let count = slot.carries.take().map_or(0, |(_, count)| count);
-                    slot.carries = Some((taken.id, count + 1));
+                    slot.add(&taken);
                 }
             }
         }
@@ -179,8 +176,14 @@ impl Room {
 }
 
 impl Slot {
+    /// Puts one of a kind in.
+    pub fn add(&mut self, kind: &Kind) {
+        let count = self.carries.take().map_or(0, |(_, count)| count);
+        self.carries = Some((kind.id.clone(), count + 1));
+    }
+
     /// How many more of a kind it takes.
-    fn takes(&self, kind: &Kind) -> u32 {
+    pub fn takes(&self, kind: &Kind) -> u32 {
         let Some(wanted) = &kind.instance else { return 0 };
         if wanted.slices != self.shape.slices
             || (wanted.extra == "me") != (self.shape.extra == "me")
@@ -215,9 +218,10 @@ fn one_size(kind: &Kind, nominal: u64, placed: &BTreeMap<u64, u32>) -> u32 {
         return 0;
     }
     let there = placed.get(&kind.size).copied().unwrap_or(0);
-    let left = fit(nominal.saturating_sub(kind.size.saturating_mul(u64::from(there))), kind.size);
-    let most = if kind.total == 0 { u32::MAX } else { kind.total };
-    left.min(most.saturating_sub(there))
+    match kind.total {
+        0 => fit(nominal.saturating_sub(kind.size.saturating_mul(u64::from(there))), kind.size),
+        total => total.saturating_sub(there),
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,17 @@ pub struct Entry {
     totals: BTreeMap<TypeId, u32>,
     /// What NVIDIA's types are called: a VF lists only those that still fit.
     #[serde(default)]
-    names: BTreeMap<TypeId, String>,
+    seen: SeenTypes,
+}
+
+/// The types that NVIDIA's VFs have listed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SeenTypes {
+    /// Their names.
+    pub names: BTreeMap<TypeId, String>,
+    /// Whether the GPU was seen without vGPUs, so that these are all time-sliced
+    /// ones there are.
+    pub complete: bool,
 }
 
 impl Totals {
@@ -64,11 +74,15 @@ impl Totals {
         if available.is_empty() && listed.is_empty() {
             return;
         }
+        let mut vendor = facts.functions.iter().filter_map(|function| function.vendor.as_ref());
+        let is_time_sliced = |name: &String| text::instance_of_name(name).is_none();
+        let is_complete = vendor.all(|vendor| vendor.current == 0)
+            && listed.values().copied().any(is_time_sliced);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen.entry(facts.id.clone()).or_insert_with(|| Entry {
             gpu: facts.id.clone(),
             totals: BTreeMap::new(),
-            names: BTreeMap::new(),
+            seen: SeenTypes::default(),
         });
         let mut changed = false;
         for (id, count) in available {
@@ -79,11 +93,15 @@ impl Totals {
         }
         for (number, name) in listed {
             if let Some(id) = nvidia_vf::type_id(number)
-                && known.names.get(&id) != Some(name)
+                && known.seen.names.get(&id) != Some(name)
             {
-                known.names.insert(id, name.clone());
+                known.seen.names.insert(id, name.clone());
                 changed = true;
             }
+        }
+        if is_complete && !known.seen.complete {
+            known.seen.complete = true;
+            changed = true;
         }
         if changed {
             let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, facts.id.to_string().as_bytes());
@@ -99,9 +117,9 @@ impl Totals {
         seen.get(gpu).and_then(|known| known.totals.get(id)).copied().unwrap_or(0)
     }
 
-    /// What a GPU's types were seen to be called.
-    pub fn names_of(&self, gpu: &GpuId) -> BTreeMap<TypeId, String> {
+    /// The types that a GPU's VFs were seen to list.
+    pub fn seen_types(&self, gpu: &GpuId) -> SeenTypes {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(gpu).map(|known| known.names.clone()).unwrap_or_default()
+        seen.get(gpu).map(|known| known.seen.clone()).unwrap_or_default()
     }
 }

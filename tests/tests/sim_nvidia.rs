@@ -68,8 +68,8 @@ fn a_type_on_a_function_is_a_vgpu_and_locks_the_gpu_to_its_size() {
     assert_eq!(
         why,
         format!(
-            "none of l40s-1q available: what VF {function} carries locks the GPU to profiles of 24 \
-             GiB, as the driver puts only one size on a GPU; remove it, or use such a profile"
+            "none of l40s-1q available: vGPU on VF {function} locks the GPU to profiles of 24 GiB, as \
+             the driver puts only one size on a GPU; remove what is there, or use such a profile"
         )
     );
     let refused = host.create("l40s-1q").unwrap_err();

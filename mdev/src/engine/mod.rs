@@ -29,14 +29,15 @@ use crate::{
     config::Config,
     error::{Error, ErrorKind, Result},
     execute::Runner,
-    framework::View,
+    framework::{self, View},
     hub::Hub,
     journal::{Journal, TraceOnly},
     model::{Change, GpuId, InUse, Snapshot, VgpuName},
     plan::{Plan, Undo},
     publisher::Publisher,
     request::Control,
-    scan::{HostFacts, NodeKinds},
+    room::Room,
+    scan::{HostFacts, NodeKinds, SmiFacts},
     store::{Store, StoreError},
     sys::{Deadline, Executor, KernelEvent, LaneKey},
     totals::Totals,
@@ -102,6 +103,8 @@ pub struct Engine {
     timing: Timing,
     claims: Claims,
     totals: Totals,
+    /// What NVIDIA's program said of its GPUs when it was last asked.
+    smi: ArcSwap<BTreeMap<GpuId, SmiFacts>>,
     publisher: Publisher,
     hub: Hub,
     journal: Box<dyn Journal>,
@@ -154,6 +157,7 @@ impl Engine {
             timing: setup.timing,
             claims,
             totals,
+            smi: ArcSwap::default(),
             publisher: Publisher::default(),
             hub: Hub::default(),
             journal: Box::new(TraceOnly),
@@ -234,6 +238,18 @@ impl Engine {
         }
     }
 
+    /// What a GPU still takes, its kinds in the order of its profiles; `None` when
+    /// there is no such GPU.
+    pub fn room(&self, gpu: &GpuId) -> Option<Room> {
+        let facts = self.publisher.facts(gpu)?;
+        let vgpus: Vec<_> = if framework::needs_vgpus(&facts) {
+            self.snapshot().vgpus_of(gpu).cloned().collect()
+        } else {
+            Vec::new()
+        };
+        Some(self.with_view(|view| framework::offer(&facts, view, &vgpus)).room)
+    }
+
     /// Why a profile of a GPU is available or not, in words.
     ///
     /// # Errors
@@ -266,6 +282,8 @@ impl Engine {
             config: &self.config,
             claims: &self.claims,
             totals: &self.totals,
+            smi: &self.smi.load(),
+            has_mdev: host.has_mdev,
             drivers: &host.drivers,
             module_aliases: &self.vfio_aliases,
         })

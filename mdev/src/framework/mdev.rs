@@ -10,84 +10,106 @@ use crate::{
     claims::Claim,
     model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
     plan::{Expect, Step, StepOp, Undo},
-    scan::{GpuFacts, MdevFacts, TypeFacts, text},
+    room::{Kind, Room},
+    scan::{GpuFacts, MdevFacts, ParentFacts, TypeFacts, text},
     sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
-use super::View;
+use super::{
+    Offer, View,
+    nvidia::{self, Division, Functions, Placed},
+};
 
-/// The profiles of a GPU: its parents' types together. `vgpus` are those on it,
-/// where they matter (see [`super::needs_vgpus`]).
-pub fn profiles(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Vec<Profile> {
+/// What a GPU offers: its parents' types together. `vgpus` are those on it, where
+/// they matter (see [`super::needs_vgpus`]).
+pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
     let gpu = &facts.id;
-    let mut offered: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
+    let mut types: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
-        offered.entry(id).or_insert((facts, 0)).1 += available;
+        types.entry(id).or_insert((facts, 0)).1 += available;
     }
-    // Types of one size (Q, A, B, C) take each other's place.
-    let placed: Vec<(Uuid, u64)> = vgpus
-        .iter()
-        .filter_map(|vgpu| {
-            let (facts, _) = offered.get(vgpu.profile.as_ref()?)?;
-            Some((vgpu.uuid, text::framebuffer(&facts.description)))
-        })
-        .collect();
-    let has_free_parent =
-        facts.parents.iter().any(|parent| !vgpus.iter().any(|vgpu| vgpu.parent == parent.name));
-    let vfs = facts.functions.len();
-    offered
+    if types.is_empty() && nvidia::has_functions(facts) {
+        return nvidia::offer_without_types(facts, view, Framework::Mdev);
+    }
+    let is_nvidia = types.keys().any(|id| id.as_str().starts_with("nvidia-"));
+    let profiles: Vec<(Profile, u32)> = types
         .into_iter()
         .map(|(id, (facts, available))| {
             // Few drivers say how many fit: otherwise it is the most that was
             // ever seen available.
             let stated = text::max_instance(&facts.description);
-            let total = stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available));
-            // Each free VF offers one, however few the GPU has left.
-            let framebuffer = text::framebuffer(&facts.description);
-            let same = placed.iter().filter(|(_, size)| *size == framebuffer);
-            let taken = same.count() as u32;
-            let available =
-                stated.map_or(available, |all| available.min(all.saturating_sub(taken)));
             let name = facts.name.clone().unwrap_or_else(|| id.to_string());
-            Profile {
+            let profile = Profile {
                 id: id.clone(),
                 short_name: text::short_name(id.as_str(), &name),
                 name,
                 framework: Framework::Mdev,
                 description: facts.description.clone(),
                 device_api: facts.device_api.clone(),
-                framebuffer,
-                total,
-                available,
-                reason: (available == 0).then(|| {
-                    locked(id, framebuffer, &placed).unwrap_or_else(|| {
-                        if vfs > 0 && !has_free_parent { no_free_function(vfs) } else { full() }
-                    })
-                }),
-            }
+                framebuffer: text::framebuffer(&facts.description),
+                total: stated.unwrap_or_else(|| view.totals.of(gpu, id).max(available)),
+                available: 0,
+                reason: None,
+            };
+            (profile, available)
         })
-        .collect()
+        .collect();
+    // Each free VF offers one, however few the GPU has left.
+    let on_functions = facts.parents.iter().any(|parent| parent.name != gpu.to_string());
+    let is_free = |parent: &ParentFacts| !vgpus.iter().any(|vgpu| vgpu.parent == parent.name);
+    let free = facts.parents.iter().filter(|parent| is_free(parent)).count() as u32;
+    if !is_nvidia {
+        return shared(profiles, (on_functions && !vgpus.is_empty()).then_some(free), vgpus);
+    }
+    let placed = vgpus
+        .iter()
+        .filter_map(|vgpu| {
+            let id = vgpu.profile.clone()?;
+            let (profile, _) = profiles.iter().find(|(profile, _)| profile.id == id)?;
+            let size = profile.framebuffer;
+            Some(Placed { who: vgpu.uuid.to_string(), id, size, instance: None })
+        })
+        .collect();
+    let division = Division {
+        gpu,
+        smi: view.smi.get(gpu),
+        model: nvidia::model(facts),
+        placed,
+        functions: on_functions.then_some(Functions {
+            all: facts.functions.len() as u32,
+            free,
+            total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
+        }),
+        lists: true,
+    };
+    division.offer(profiles)
 }
 
-/// Why a type has none left, where NVIDIA's driver puts only one size on a GPU
-/// and vGPUs of another are there.
-fn locked(id: &TypeId, size: u64, placed: &[(Uuid, u64)]) -> Option<Reason> {
-    const NAMED: usize = 4;
-    let is_nvidia = id.as_str().starts_with("nvidia-");
-    let (_, other) = placed.iter().find(|(_, other)| is_nvidia && *other != size)?;
-    let named: Vec<String> = placed.iter().take(NAMED).map(|(uuid, _)| uuid.to_string()).collect();
-    let more = placed.len().saturating_sub(NAMED);
-    let (whose, lock) = if placed.len() == 1 { ("vGPU", "locks") } else { ("vGPUs", "lock") };
-    Some(Reason {
-        code: ReasonCode::LockedToSize,
-        text: format!(
-            "{whose} {}{} {lock} the GPU to profiles of {} GiB, as the driver puts only one size on a \
-             GPU; remove what is there, or use such a profile",
-            named.join(", "),
-            if more > 0 { format!(" and {more} more") } else { String::new() },
-            other >> 30
-        ),
-    })
+/// The offer of a GPU whose driver counts what its types share.
+fn shared(profiles: Vec<(Profile, u32)>, free: Option<u32>, vgpus: &[Arc<Vgpu>]) -> Offer {
+    let kinds = profiles
+        .iter()
+        .map(|(profile, available)| Kind {
+            id: profile.id.clone(),
+            size: profile.framebuffer,
+            total: profile.total,
+            offered: *available,
+            whole: false,
+            instance: None,
+        })
+        .collect();
+    let room = Room::shared(kinds, free);
+    let mut profiles: Vec<Profile> = profiles.into_iter().map(|(profile, _)| profile).collect();
+    for (place, profile) in profiles.iter_mut().enumerate() {
+        profile.available = room.available(place);
+        if profile.available == 0 {
+            profile.reason = Some(match free {
+                Some(0) => no_free_function(vgpus.len()),
+                _ => aperture(&profile.description).unwrap_or_else(full),
+            });
+        }
+    }
+    Offer { profiles, room }
 }
 
 fn no_free_function(functions: usize) -> Reason {
@@ -95,10 +117,26 @@ fn no_free_function(functions: usize) -> Reason {
     Reason { code: ReasonCode::NoFreeFunction, text }
 }
 
+/// Why a type of Intel GVT-g does not fit: its driver divides the graphics
+/// aperture (Linux, `drivers/gpu/drm/i915/gvt/aperture_gm.c`).
+fn aperture(description: &str) -> Option<Reason> {
+    let needs = text::aperture(description)?;
+    Some(Reason {
+        code: ReasonCode::Aperture,
+        text: format!(
+            "one takes {} MB of the aperture, {} MB of graphics memory beyond it and {} fences, \
+             and less is left: vGPUs on the GPU take the rest, or the firmware's aperture is too \
+             small; remove one, use a smaller type, or enlarge the aperture in the firmware",
+            needs.low_mb, needs.high_mb, needs.fences
+        ),
+    })
+}
+
 fn full() -> Reason {
     Reason {
         code: ReasonCode::Full,
         text: "the driver has no instance of this type left: vGPUs on the same GPU take its \
+ \
                place, possibly of other types; remove one of them"
             .into(),
     }

@@ -2,13 +2,17 @@
 //! vGPUs. One file each; everything here is pure.
 
 pub mod mdev;
+pub mod nvidia;
 pub mod nvidia_vf;
 pub mod passthrough;
 pub mod sriov;
 
 mod names;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use uuid::Uuid;
 
@@ -19,7 +23,8 @@ use crate::{
         Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, PciAddress,
         Problem, Profile, Reason, ReasonCode, Vgpu, VgpuState,
     },
-    scan::{FunctionFacts, GpuFacts, PciFacts},
+    room::Room,
+    scan::{FunctionFacts, GpuFacts, PciFacts, SmiFacts},
     totals::Totals,
 };
 
@@ -35,6 +40,10 @@ pub struct View<'a> {
     pub claims: &'a Claims,
     /// How many of each type an empty GPU takes.
     pub totals: &'a Totals,
+    /// What NVIDIA's program says of its GPUs, where it was asked.
+    pub smi: &'a BTreeMap<GpuId, SmiFacts>,
+    /// Whether the kernel has the mdev bus.
+    pub has_mdev: bool,
     /// The PCI drivers that are loaded.
     pub drivers: &'a BTreeSet<String>,
     /// The VFIO variant drivers of this kernel (`modules.alias`).
@@ -75,37 +84,34 @@ pub const VFIO_PCI: &str = "vfio-pci";
 /// driver counts: where its VFs carry mdevs, and with NVIDIA's rule of one size.
 /// Such a GPU has few; another parent can have thousands.
 pub fn needs_vgpus(facts: &GpuFacts) -> bool {
-    const NVIDIA: u16 = 0x10de;
-    let is_nvidia = facts.pci.as_ref().is_some_and(|pci| pci.ids.0 == NVIDIA);
+    let is_nvidia = facts.pci.as_ref().is_some_and(|pci| pci.ids.0 == nvidia::VENDOR);
     !facts.parents.is_empty() && (is_nvidia || !facts.functions.is_empty())
+}
+
+/// What a GPU offers: its profiles, sorted by id, and the room that they share,
+/// whose kinds are in the same order.
+pub struct Offer {
+    /// The profiles, with what is available of each.
+    pub profiles: Vec<Profile>,
+    /// What their capacity follows from.
+    pub room: Room,
 }
 
 /// A GPU as its facts show it; `vgpus` are those on it, where it
 /// [needs](needs_vgpus) them.
 pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
-    let framework = framework(facts);
+    let framework = framework(facts, view);
     let functions = functions(facts, view, vgpus);
-    let (ids, vendor, model) = match &facts.pci {
-        Some(pci) => {
-            (Some(pci.ids), names::vendor(pci.ids.0), names::model(pci.ids, pci.subsystem))
-        }
-        None => (None, "virtual".to_owned(), facts.id.to_string()),
+    let (ids, vendor) = match &facts.pci {
+        Some(pci) => (Some(pci.ids), names::vendor(pci.ids.0)),
+        None => (None, "virtual".to_owned()),
     };
-    let slug = slug(&model);
-    let mut profiles = match framework {
-        Framework::Mdev => mdev::profiles(facts, view, vgpus),
-        Framework::NvidiaVf => nvidia_vf::profiles(facts, view, &functions),
-        Framework::Sriov => {
-            sriov::profile(facts, view, &functions, &slug).into_iter().collect::<Vec<Profile>>()
-        }
-        Framework::Passthrough => Vec::new(),
-    };
-    profiles.extend(passthrough::profile(facts, view, &slug));
+    let profiles = offer_of(facts, view, vgpus, &functions).profiles;
     let problems = problems(facts, framework, view);
     Gpu {
         id: facts.id.clone(),
         vendor,
-        model,
+        model: model(facts),
         pci_ids: ids,
         driver: facts.pci.as_ref().and_then(|pci| pci.driver.clone()),
         numa_node: facts.pci.as_ref().and_then(|pci| pci.numa_node),
@@ -120,13 +126,43 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     }
 }
 
+/// What a GPU offers; `vgpus` as for [`gpu`].
+pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
+    offer_of(facts, view, vgpus, &functions(facts, view, vgpus))
+}
+
+fn offer_of(
+    facts: &GpuFacts,
+    view: View<'_>,
+    vgpus: &[Arc<Vgpu>],
+    functions: &[Function],
+) -> Offer {
+    let slug = model_slug(facts);
+    let mut offer = match framework(facts, view) {
+        Framework::Mdev => mdev::offer(facts, view, vgpus),
+        Framework::NvidiaVf => nvidia_vf::offer(facts, view, functions),
+        Framework::Sriov => sriov::offer(facts, view, functions, &slug),
+        Framework::Passthrough => {
+            Offer { profiles: Vec::new(), room: Room::shared(Vec::new(), None) }
+        }
+    };
+    if let Some(whole) = passthrough::profile(facts, view, &slug) {
+        offer.room.add(passthrough::kind(&whole));
+        offer.profiles.push(whole);
+    }
+    offer
+}
+
 /// How a GPU is divided: by NVIDIA's own VFIO where a VF has its folder, by mdev
 /// where it or a VF of it is an mdev parent, by SR-IOV where it has that, else
-/// not at all. Before the VFs exist the first two cannot be told apart.
-pub fn framework(facts: &GpuFacts) -> Framework {
+/// not at all. Before their VFs exist, NVIDIA's GPUs of the first two kinds look
+/// alike: there it is mdev where the kernel has its bus.
+pub fn framework(facts: &GpuFacts, view: View<'_>) -> Framework {
     match &facts.pci {
         _ if facts.functions.iter().any(|f| f.vendor.is_some()) => Framework::NvidiaVf,
         _ if !facts.parents.is_empty() => Framework::Mdev,
+        Some(_) if nvidia::has_functions(facts) && view.has_mdev => Framework::Mdev,
+        Some(_) if nvidia::has_functions(facts) => Framework::NvidiaVf,
         Some(pci) if pci.total_vfs > 0 => Framework::Sriov,
         Some(_) => Framework::Passthrough,
         None => Framework::Mdev,
@@ -152,11 +188,14 @@ pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec
 
 /// The model in the form that profile names take.
 pub fn model_slug(facts: &GpuFacts) -> String {
-    let model = match &facts.pci {
+    slug(&model(facts))
+}
+
+fn model(facts: &GpuFacts) -> String {
+    match &facts.pci {
         Some(pci) => names::model(pci.ids, pci.subsystem),
         None => facts.id.to_string(),
-    };
-    slug(&model)
+    }
 }
 
 fn slug(model: &str) -> String {

@@ -7,111 +7,108 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     claims::ClaimedFunction,
-    model::{
-        Framework, Function, FunctionState, GpuId, PciAddress, Profile, Reason, ReasonCode, TypeId,
-        Vgpu,
-    },
+    model::{Framework, Function, FunctionState, GpuId, PciAddress, Profile, TypeId, Vgpu},
     plan::{Expect, Step, StepOp, Undo},
     scan::{FunctionFacts, GpuFacts, VendorFacts, text},
     sys::{InvalidPath, LaneKey, WriteAttr},
 };
 
-use super::{View, sriov::device};
+use super::{
+    Offer, View,
+    nvidia::{self, Division, Functions, Placed},
+    sriov::device,
+};
 
-/// The profiles of a GPU: the types that its VFs list, and those that they
-/// listed earlier, since a list loses what no longer fits.
-pub fn profiles(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Vec<Profile> {
-    let mut names = view.totals.names_of(&facts.id);
-    let carried = || facts.functions.iter().filter_map(|f| Some((f, f.vendor.as_ref()?)));
+/// What a GPU offers: the types that its VFs list, and those that they listed
+/// earlier, since a list loses what no longer fits. Types that were never seen,
+/// since the GPU was never seen empty, come from the catalog.
+pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer {
+    let carried: Vec<(&FunctionFacts, &VendorFacts)> =
+        facts.functions.iter().filter_map(|f| Some((f, f.vendor.as_ref()?))).collect();
+    if carried.is_empty() {
+        return nvidia::offer_without_types(facts, view, Framework::NvidiaVf);
+    }
     let free: BTreeSet<PciAddress> =
         functions.iter().filter(|f| f.state == FunctionState::Free).map(|f| f.address).collect();
-    let mut listing: BTreeMap<TypeId, u32> = BTreeMap::new();
-    for (function, vendor) in carried() {
+    let mut listing: BTreeMap<u32, (u32, &str)> = BTreeMap::new();
+    for (function, vendor) in &carried {
         for (number, name) in &vendor.creatable {
-            let Some(id) = type_id(*number) else { continue };
-            if free.contains(&function.address) {
-                *listing.entry(id.clone()).or_default() += 1;
-            }
-            names.insert(id, name.clone());
+            let (count, _) = listing.entry(*number).or_insert((0, name));
+            *count += u32::from(free.contains(&function.address));
         }
     }
-    let sizes: BTreeMap<&TypeId, u64> =
-        names.iter().map(|(id, name)| (id, text::framebuffer_of_name(name))).collect();
-    // The largest type takes a whole GPU, but may not be on the list any more.
-    let known = facts
-        .pci
-        .as_ref()
-        .and_then(|pci| crate::catalog::model(&super::names::model(pci.ids, pci.subsystem)));
-    let known = known.map_or(0, |model| u64::from(model.framebuffer_gib) << 30);
-    let nominal = sizes.values().copied().fold(known, u64::max);
-    let taken: Vec<(PciAddress, u64)> = carried()
+    let model = nvidia::model(facts);
+    let catalog = nvidia::catalog_types(model);
+    let seen = view.totals.seen_types(&facts.id);
+    let all = carried.len() as u32;
+    let mut profiles: BTreeMap<TypeId, (Profile, u32)> = BTreeMap::new();
+    for (id, ty) in &catalog {
+        // An edition can have fewer than the catalog; MIG-backed ones come and go.
+        if !seen.complete || text::instance_of_name(&ty.name).is_some() {
+            let profile = nvidia::catalog_profile(id.clone(), ty, Framework::NvidiaVf);
+            profiles.insert(id.clone(), (profile, 0));
+        }
+    }
+    let listed = listing.iter().filter_map(|(n, (_, name))| Some((type_id(*n)?, *name)));
+    let known = seen.names.iter().map(|(id, name)| (id.clone(), name.as_str()));
+    let largest = |names: &mut dyn Iterator<Item = &str>| {
+        names.map(text::framebuffer_of_name).max().unwrap_or(0)
+    };
+    let nominal = model.map_or_else(
+        || {
+            let names = seen.names.values().map(String::as_str);
+            largest(&mut names.chain(listing.values().map(|(_, name)| *name)))
+        },
+        |model| u64::from(model.framebuffer_gib) << 30,
+    );
+    for (id, name) in known.chain(listed) {
+        let size = text::framebuffer_of_name(name);
+        let by_size = nominal.checked_div(size).unwrap_or(0);
+        let by_size = u32::try_from(by_size).unwrap_or(u32::MAX);
+        // How many fit, no attribute says.
+        let same = catalog.get(&id).filter(|ty| u64::from(ty.gib) << 30 == size);
+        let profile = Profile {
+            short_name: text::short_name(id.as_str(), name),
+            name: name.to_owned(),
+            framework: Framework::NvidiaVf,
+            description: String::new(),
+            device_api: super::VFIO_PCI.into(),
+            framebuffer: size,
+            total: same.map_or(by_size, |ty| ty.max).min(all),
+            available: 0,
+            reason: None,
+            id: id.clone(),
+        };
+        profiles.insert(id, (profile, 0));
+    }
+    for (number, (count, _)) in &listing {
+        if let Some((_, listed)) = type_id(*number).and_then(|id| profiles.get_mut(&id)) {
+            *listed = *count;
+        }
+    }
+    let placed = carried
+        .iter()
         .filter(|(_, vendor)| vendor.current != 0)
-        .map(|(function, vendor)| {
-            let size = type_id(vendor.current).and_then(|id| sizes.get(&id).copied());
-            (function.address, size.unwrap_or(0))
+        .filter_map(|(function, vendor)| {
+            let id = type_id(vendor.current)?;
+            let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
+            let who = format!("on VF {}", function.address);
+            Some(Placed { who, id, size, instance: vendor.gpu_instance })
         })
         .collect();
-    let used: u64 = taken.iter().map(|(_, size)| size).sum();
-    let all = facts.functions.len() as u32;
-    names
-        .iter()
-        .map(|(id, name)| {
-            let size = sizes.get(id).copied().unwrap_or(0);
-            let fits = |bytes: u64| {
-                u32::try_from(bytes.checked_div(size).unwrap_or(0)).unwrap_or(u32::MAX)
-            };
-            // Each free VF lists it, however few of it still fit.
-            let listing = listing.get(id).copied().unwrap_or(0);
-            let available = listing.min(fits(nominal.saturating_sub(used)));
-            Profile {
-                id: id.clone(),
-                short_name: text::short_name(id.as_str(), name),
-                name: name.clone(),
-                framework: Framework::NvidiaVf,
-                description: String::new(),
-                device_api: super::VFIO_PCI.into(),
-                framebuffer: size,
-                total: fits(nominal).min(all),
-                available,
-                reason: (available == 0)
-                    .then(|| reason(facts, free.len(), &taken, size, used, nominal)),
-            }
-        })
-        .collect()
-}
-
-fn reason(
-    facts: &GpuFacts,
-    free: usize,
-    taken: &[(PciAddress, u64)],
-    size: u64,
-    used: u64,
-    nominal: u64,
-) -> Reason {
-    let on = |vgpus: &[(PciAddress, u64)]| {
-        vgpus.iter().map(|(address, _)| address.to_string()).collect::<Vec<_>>().join(", ")
+    let division = Division {
+        gpu: &facts.id,
+        smi: view.smi.get(&facts.id),
+        model,
+        placed,
+        functions: Some(Functions {
+            all,
+            free: free.len() as u32,
+            total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
+        }),
+        lists: !listing.is_empty(),
     };
-    if let Some((_, other)) = taken.iter().find(|(_, taken)| *taken != size) {
-        let text = format!(
-            "what VF {} carries locks the GPU to profiles of {} GiB, as the driver puts only one \
-             size on a GPU; remove it, or use such a profile",
-            on(taken),
-            other >> 30
-        );
-        return Reason { code: ReasonCode::LockedToSize, text };
-    }
-    let text = if free == 0 {
-        format!("none of {} VFs is free; remove a vGPU", facts.functions.len())
-    } else {
-        format!(
-            "what VF {} carries takes {} of {} GiB, and the driver offers no more; remove one",
-            on(taken),
-            used >> 30,
-            nominal >> 30
-        )
-    };
-    let code = if free == 0 { ReasonCode::NoFreeFunction } else { ReasonCode::Full };
-    Reason { code, text }
+    division.offer(profiles.into_values().collect())
 }
 
 fn lists(vendor: &VendorFacts, id: &TypeId) -> bool {

@@ -4,6 +4,7 @@
 
 use crate::{
     model::{Framework, GpuId, PciAddress, Profile, Reason, ReasonCode, Vgpu},
+    room::Kind,
     scan::{FunctionFacts, GpuFacts, PciFacts},
 };
 
@@ -26,6 +27,18 @@ pub fn profile(facts: &GpuFacts, view: View<'_>, slug: &str) -> Option<Profile> 
         available: u32::from(reason.is_none()),
         reason,
     })
+}
+
+/// What it takes of the GPU: all.
+pub fn kind(profile: &Profile) -> Kind {
+    Kind {
+        id: profile.id.clone(),
+        size: 0,
+        total: 1,
+        offered: profile.available,
+        whole: true,
+        instance: None,
+    }
 }
 
 /// Whether the administrator allows it.

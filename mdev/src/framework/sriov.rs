@@ -8,14 +8,32 @@ use crate::{
         Framework, Function, FunctionState, GpuId, PciAddress, Profile, Reason, ReasonCode, Vgpu,
     },
     plan::{Expect, Step, StepOp, Undo},
+    room::{Kind, Room},
     scan::{FunctionFacts, GpuFacts, text},
     sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
-use super::{VFIO_PCI, View};
+use super::{Offer, VFIO_PCI, View};
 
-/// The one profile of a GPU that is divided into plain VFs.
-pub fn profile(
+/// What a GPU offers that is divided into plain VFs: one profile.
+pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function], slug: &str) -> Offer {
+    let profiles: Vec<Profile> = profile(facts, view, functions, slug).into_iter().collect();
+    let kinds = profiles
+        .iter()
+        .map(|profile| Kind {
+            id: profile.id.clone(),
+            size: 0,
+            total: profile.total,
+            offered: profile.available,
+            whole: false,
+            instance: None,
+        })
+        .collect();
+    let free = profiles.first().map(|profile| profile.available);
+    Offer { profiles, room: Room::shared(kinds, free) }
+}
+
+fn profile(
     facts: &GpuFacts,
     view: View<'_>,
     functions: &[Function],

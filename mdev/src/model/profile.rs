@@ -80,6 +80,16 @@ pub enum ReasonCode {
     DriverMissing,
     /// The kernel hangs on this GPU; its facts are old.
     Stuck,
+    /// MIG is on, and the type is time-sliced.
+    MigOn,
+    /// MIG is off, and the type is MIG-backed.
+    MigOff,
+    /// No GPU instance of the shape that the type needs.
+    NoGpuInstance,
+    /// The driver lists no type at all.
+    NoTypes,
+    /// Too little of the graphics aperture is left.
+    Aperture,
 }
 
 impl ReasonCode {
@@ -98,6 +108,11 @@ impl ReasonCode {
             Self::PassedThrough => "passed-through",
             Self::DriverMissing => "driver-missing",
             Self::Stuck => "stuck",
+            Self::MigOn => "mig-on",
+            Self::MigOff => "mig-off",
+            Self::NoGpuInstance => "no-gpu-instance",
+            Self::NoTypes => "no-types",
+            Self::Aperture => "aperture",
         }
     }
 }

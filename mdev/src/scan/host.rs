@@ -19,6 +19,8 @@ pub struct HostFacts {
     pub functions: BTreeMap<PciAddress, PciAddress>,
     /// The PCI drivers that are loaded.
     pub drivers: BTreeSet<String>,
+    /// Whether the kernel has the mdev bus.
+    pub has_mdev: bool,
 }
 
 impl HostFacts {
@@ -41,12 +43,15 @@ impl HostFacts {
 /// # Errors
 /// When the host's lane fails.
 pub fn enumerate(reader: Reader<'_>, config: &Config) -> Result<HostFacts, ScanError> {
-    let mut readings =
-        reader.read(&path("bus/pci")?, vec![Read::names("devices"), Read::names("drivers")])?;
+    let mut readings = reader.read(
+        &path("bus")?,
+        vec![Read::names("pci/devices"), Read::names("pci/drivers"), Read::inode("mdev")],
+    )?;
     let mut devices: Vec<PciAddress> =
         readings.names().iter().filter_map(|name| text::pci_name(name)).collect();
     devices.sort_unstable();
     let drivers = readings.names().into_iter().collect();
+    let has_mdev = readings.inode().is_some();
     // The class exists only once the first parent has registered.
     let parents = reader.read(&path("class")?, vec![Read::names("mdev_bus")])?.names();
 
@@ -88,7 +93,7 @@ pub fn enumerate(reader: Reader<'_>, config: &Config) -> Result<HostFacts, ScanE
         listed.sort_by_key(|name| text::pci_name(name));
     }
     functions.retain(|_, pf| gpus.contains_key(&GpuId::Pci(*pf)));
-    Ok(HostFacts { gpus, functions, drivers })
+    Ok(HostFacts { gpus, functions, drivers, has_mdev })
 }
 
 fn gpu_addresses(

@@ -7,6 +7,7 @@
 mod gpu;
 mod host;
 mod mdev;
+pub mod nvidia_smi;
 mod pci;
 pub mod text;
 mod uevent;
@@ -20,6 +21,7 @@ use crate::sys::{
 pub use gpu::{GpuFacts, read_gpu};
 pub use host::{HostFacts, enumerate};
 pub use mdev::{MdevFacts, NodeKinds, ParentFacts, TypeFacts, read_mdev, read_mdevs, read_parents};
+pub use nvidia_smi::{GpuInstance, Mig, SmiFacts};
 pub use pci::{FunctionFacts, PciFacts, read_function, read_functions, read_pci};
 pub use uevent::read_uevent_count;
 pub use vendor::VendorFacts;

@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use crate::model::PciAddress;
+use crate::{model::PciAddress, room::Shape};
 
 /// A hexadecimal number with `0x` (`vendor`, `class`) or without
 /// (`sriov_vf_device`).
@@ -124,6 +124,46 @@ pub fn framebuffer_of_name(name: &str) -> u64 {
         Some(gib) => u64::from(gib) << 30,
         None => 0,
     }
+}
+
+/// What a type of Intel GVT-g takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aperture {
+    /// Graphics memory in the aperture, in MB.
+    pub low_mb: u32,
+    /// Graphics memory beyond it, in MB.
+    pub high_mb: u32,
+    /// Fence registers.
+    pub fences: u32,
+}
+
+/// What the description of a type of Intel GVT-g says that it takes: lines
+/// `low_gm_size: 128MB`, `high_gm_size: 512MB`, `fence: 4`.
+pub fn aperture(description: &str) -> Option<Aperture> {
+    let value = |key: &str| {
+        let line = description.lines().find_map(|line| line.trim().strip_prefix(key))?;
+        count(line.trim().trim_end_matches("MB"))
+    };
+    Some(Aperture {
+        low_mb: value("low_gm_size:")?,
+        high_mb: value("high_gm_size:")?,
+        fences: value("fence:")?,
+    })
+}
+
+/// The GPU instance that a MIG-backed type of NVIDIA's needs, by its name:
+/// `A100-3-20C` has three compute slices and 20 GiB, `A100-1-5CME` one with the
+/// media engines; `None` for a time-sliced type.
+pub fn instance_of_name(name: &str) -> Option<Shape> {
+    let mut parts = name.rsplit('-');
+    let (last, middle) = (parts.next()?, parts.next()?);
+    parts.next()?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let slices = count(middle).filter(|_| digits(middle))?;
+    let end = last.find(|c: char| !c.is_ascii_digit())?;
+    let (gib, series) = last.split_at_checked(end)?;
+    let extra = if series.ends_with("ME") { "me" } else { "" };
+    Some(Shape { slices, gib: count(gib)?, extra: extra.into() })
 }
 
 /// The short name of an mdev type: for NVIDIA the full name's last token in
@@ -247,6 +287,26 @@ mod tests {
         assert_eq!(gib("GRID M10-0Q"), 512);
         assert_eq!(gib("Single port serial"), 0);
         assert_eq!(gib(""), 0);
+    }
+
+    #[test]
+    fn apertures() {
+        let text =
+            "low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\nresolution: 1920x1200\nweight: 4\n";
+        assert_eq!(aperture(text), Some(Aperture { low_mb: 128, high_mb: 512, fences: 4 }));
+        assert_eq!(aperture("num_heads=4, framebuffer=2048M"), None);
+        assert_eq!(aperture("low_gm_size: 128MB\nhigh_gm_size: xMB\nfence: 4\n"), None);
+    }
+
+    #[test]
+    fn instances_in_names() {
+        let shape = |name| instance_of_name(name).map(|shape| shape.to_string());
+        assert_eq!(shape("GRID A100-3-20C").as_deref(), Some("3g.20gb"));
+        assert_eq!(shape("NVIDIA A100-1-5CME").as_deref(), Some("1g.5gb+me"));
+        assert_eq!(shape("NVIDIA RTX Pro 6000 Blackwell DC-1-2Q").as_deref(), Some("1g.2gb"));
+        for name in ["NVIDIA A40-2Q", "GRID V100D-32Q", "", "3-20C", "A-B-C", "A100-3-C"] {
+            assert_eq!(shape(name), None, "{name}");
+        }
     }
 
     #[test]
