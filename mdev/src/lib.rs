@@ -15,6 +15,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod execute;
+pub mod framebuffer;
 pub mod framework;
 pub mod hub;
 pub mod journal;
