@@ -67,7 +67,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             let id = vgpu.profile.clone()?;
             let (profile, _) = profiles.iter().find(|(profile, _)| profile.id == id)?;
             let size = profile.framebuffer;
-            Some(Placed { who: vgpu.uuid.to_string(), id, size, instance: None })
+            let who = vgpu.uuid.to_string();
+            Some(Placed { who, id, size, instance: None, placement: None })
         })
         .collect();
     let division = Division {

@@ -95,7 +95,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             let id = type_id(vendor.current)?;
             let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
             let who = format!("on VF {}", function.address);
-            Some(Placed { who, id, size, instance: vendor.gpu_instance })
+            let (instance, placement) = (vendor.gpu_instance, vendor.placement);
+            Some(Placed { who, id, size, instance, placement })
         })
         .collect();
     let division = Division {
