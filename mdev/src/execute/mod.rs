@@ -333,12 +333,42 @@ impl Runner<'_> {
     pub fn undo_one(&self, Undo { lane, op }: &Undo) -> Result<(), UndoError> {
         match op {
             UndoOp::Write(write) => match self.write(lane, write, None, Vec::new()) {
-                Err(error) if !undone_already(&error) => Err(error.into()),
-                _ => Ok(()),
+                Err(error) if self.is_undone(lane, write, &error) => Ok(()),
+                Err(error) => Err(error.into()),
+                Ok(_) => Ok(()),
             },
             UndoOp::RunTool { tool, args } => Ok(self.run_tool(lane, *tool, args).map(drop)?),
             UndoOp::KeepInstances { gpu, ids } => Ok(self.keep_instances(*gpu, ids)?),
         }
+    }
+
+    /// Whether an undoing write was refused since there is nothing to undo: the
+    /// device is gone, or not bound. The errno alone does not tell: a driver can
+    /// give the same for another reason.
+    fn is_undone(&self, lane: &LaneKey, write: &WriteAttr, error: &OpError) -> bool {
+        use nix::errno::Errno;
+        if !matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)) {
+            return false;
+        }
+        let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+        let look = || -> Result<bool, ScanError> {
+            let path = write.path.as_str();
+            let device = format!("bus/pci/devices/{}", write.value.trim());
+            if path == "bus/pci/drivers_probe" {
+                let mut r = reader.read(&SysPath::new(device)?, vec![Read::inode("")])?;
+                return Ok(r.inode().is_none());
+            }
+            if let Some(driver) =
+                path.strip_prefix("bus/pci/drivers/").and_then(|path| path.strip_suffix("/unbind"))
+            {
+                let mut r = reader.read(&SysPath::new(device)?, vec![Read::link("driver")])?;
+                return Ok(r.link().as_deref() != Some(driver));
+            }
+            let (base, last) = split(&write.path)?;
+            Ok(reader.read(&base, vec![Read::inode(last)])?.inode().is_none())
+        };
+        // What cannot be looked at is told.
+        look().unwrap_or(false)
     }
 }
 
@@ -373,12 +403,6 @@ fn unmet(expect: &Expect, r: &mut Readings) -> Option<String> {
         },
         Expect::Gone { path } => r.inode().map(|_| format!("{path} is still there")),
     }
-}
-
-/// Whether there was nothing to undo: the device is gone, or was never bound.
-fn undone_already(error: &OpError) -> bool {
-    use nix::errno::Errno;
-    matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV))
 }
 
 /// A path as directory and last element.
