@@ -4,6 +4,7 @@
 //! and `vf_count` plan and run changes, and `debts` undoes late what hung;
 //! `device` opens, probes and finds holders.
 
+mod choose;
 mod configure;
 mod covered;
 mod create;
@@ -11,6 +12,7 @@ mod debts;
 mod device;
 mod failure;
 mod params;
+mod plan_vgpus;
 mod remove;
 mod rescan;
 mod settle;
