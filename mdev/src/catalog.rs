@@ -4,6 +4,8 @@
 //! Ids from public captures and documents; they can differ by board and driver
 //! line, so they are compared by name once the kernel lists them.
 
+use crate::framebuffer::{Framebuffer, Generation};
+
 /// A model of GPU and the types that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
@@ -13,8 +15,8 @@ pub struct Model {
     pub prefix: &'static str,
     /// The nominal framebuffer in GiB, which its types divide.
     pub framebuffer_gib: u32,
-    /// Whether several vGPUs can share a GPU instance (Blackwell and later).
-    pub shares_instances: bool,
+    /// By which its driver divides it.
+    pub generation: Generation,
     rows: &'static [Row],
 }
 
@@ -54,7 +56,7 @@ const MODELS: &[Model] = &[
         name: "T4",
         prefix: "GRID T4",
         framebuffer_gib: 16,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(222, &[1, 2], "B"),
             Run(225, SIXTEEN, "A"),
@@ -66,7 +68,7 @@ const MODELS: &[Model] = &[
         name: "V100",
         prefix: "GRID V100",
         framebuffer_gib: 16,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(105, SIXTEEN, "Q"),
             Run(110, SIXTEEN, "A"),
@@ -79,7 +81,7 @@ const MODELS: &[Model] = &[
         name: "A40",
         prefix: "NVIDIA A40",
         framebuffer_gib: 48,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(555, &[1, 2], "B"),
             Run(557, FORTY_EIGHT, "Q"),
@@ -91,7 +93,7 @@ const MODELS: &[Model] = &[
         name: "A16",
         prefix: "NVIDIA A16",
         framebuffer_gib: 16,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(709, &[1, 2], "B"),
             Run(711, SIXTEEN, "Q"),
@@ -103,7 +105,7 @@ const MODELS: &[Model] = &[
         name: "A10",
         prefix: "NVIDIA A10",
         framebuffer_gib: 24,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(588, &[1, 2], "B"),
             Run(590, TWENTY_FOUR, "Q"),
@@ -115,7 +117,7 @@ const MODELS: &[Model] = &[
         name: "A2",
         prefix: "NVIDIA A2",
         framebuffer_gib: 16,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(742, &[1, 2], "B"),
             Run(744, SIXTEEN, "Q"),
@@ -127,14 +129,14 @@ const MODELS: &[Model] = &[
         name: "L4",
         prefix: "NVIDIA L4",
         framebuffer_gib: 24,
-        shares_instances: false,
+        generation: Generation::Ada,
         rows: &[Run(908, &[1, 2], "B"), Run(910, TWENTY_FOUR, "Q"), Run(918, TWENTY_FOUR, "A")],
     },
     Model {
         name: "L40S",
         prefix: "NVIDIA L40S",
         framebuffer_gib: 48,
-        shares_instances: false,
+        generation: Generation::Ada,
         rows: &[
             Run(1145, &[1, 2], "B"),
             Run(1147, FORTY_EIGHT, "Q"),
@@ -146,7 +148,7 @@ const MODELS: &[Model] = &[
         name: "A100",
         prefix: "GRID A100",
         framebuffer_gib: 40,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(468, &[4, 5, 8, 10, 20, 40], "C"),
             Mig(474, "1-5C", 5, 7),
@@ -161,7 +163,7 @@ const MODELS: &[Model] = &[
         name: "A100D",
         prefix: "NVIDIA A100D",
         framebuffer_gib: 80,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(692, &[4, 8, 10, 16, 20, 40, 80], "C"),
             Mig(699, "1-10C", 10, 7),
@@ -175,7 +177,7 @@ const MODELS: &[Model] = &[
         name: "A30",
         prefix: "NVIDIA A30",
         framebuffer_gib: 24,
-        shares_instances: false,
+        generation: Generation::Ampere,
         rows: &[
             Run(684, &[4, 6, 8, 12, 24], "C"),
             Mig(689, "1-6C", 6, 4),
@@ -188,7 +190,7 @@ const MODELS: &[Model] = &[
         name: "H100",
         prefix: "NVIDIA H100",
         framebuffer_gib: 80,
-        shares_instances: false,
+        generation: Generation::Ada,
         rows: &[],
     },
     // Of its many types, those whose ids are public.
@@ -196,7 +198,7 @@ const MODELS: &[Model] = &[
         name: "RTX PRO 6000",
         prefix: "NVIDIA RTX Pro 6000 Blackwell DC",
         framebuffer_gib: 96,
-        shares_instances: true,
+        generation: Generation::Blackwell,
         rows: &[
             Run(1518, &[2], "B"),
             Run(1521, &[4], "Q"),
@@ -218,6 +220,16 @@ pub fn models() -> impl Iterator<Item = &'static Model> {
 }
 
 impl Model {
+    /// Whether several vGPUs can share a GPU instance.
+    pub fn shares_instances(&self) -> bool {
+        self.generation == Generation::Blackwell
+    }
+
+    /// The framebuffer that its types divide.
+    pub fn framebuffer(&self) -> Framebuffer {
+        Framebuffer { gib: self.framebuffer_gib, generation: self.generation }
+    }
+
     /// Its types.
     pub fn types(&self) -> impl Iterator<Item = CatalogType> + '_ {
         self.rows.iter().flat_map(|row| match *row {

@@ -17,7 +17,7 @@ pub enum Generation {
 }
 
 /// A framebuffer that is divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Framebuffer {
     /// Its nominal size in GiB.
     pub gib: u32,

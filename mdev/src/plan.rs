@@ -1,13 +1,16 @@
 //! Plans are data: steps with what each must show and how it is undone, made
 //! before the first write and journalled while they run.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
     claims::Generation,
     model::{GpuId, PciAddress},
-    sys::{LaneKey, NodePath, SysPath, WriteAttr},
+    room::Shape,
+    sys::{LaneKey, NodePath, SysPath, ToolId, WriteAttr},
 };
 
 /// What is to be done on one GPU.
@@ -69,6 +72,44 @@ pub enum StepOp {
         /// The user.
         uid: u32,
     },
+    /// Runs a vendor's program, without a shell; it must exit with 0.
+    RunTool {
+        /// Which one.
+        tool: ToolId,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// Destroys MIG GPU instances, each with its compute instances.
+    DestroyInstances {
+        /// The GPU.
+        gpu: PciAddress,
+        /// Their numbers.
+        ids: Vec<u32>,
+    },
+    /// Does nothing: what a step before it did shows in more than one place.
+    Look,
+}
+
+impl fmt::Display for StepOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write(write) | Self::WriteUnlessHeld { write, .. } => {
+                write!(f, "write {:?} to {}", write.value.trim_end(), write.path)
+            }
+            Self::OverrideFunctions { pf, driver } => {
+                write!(f, "set driver_override of the VFs of {pf} to {driver}")
+            }
+            Self::GiveNodes { device, uid } => {
+                write!(f, "give the VFIO nodes of {device} to uid {uid}")
+            }
+            Self::RunTool { tool, args } => write!(f, "run {tool} {}", args.join(" ")),
+            Self::DestroyInstances { gpu, ids } => {
+                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                write!(f, "destroy the GPU instances {} of {gpu}", ids.join(", "))
+            }
+            Self::Look => f.write_str("look whether it shows"),
+        }
+    }
 }
 
 /// What must be seen after a step.
@@ -107,13 +148,74 @@ pub enum Expect {
         /// How many.
         count: u32,
     },
+    /// What NVIDIA's program says of a GPU.
+    Smi {
+        /// The GPU.
+        gpu: PciAddress,
+        /// What it must say.
+        state: SmiState,
+    },
 }
 
-/// A write that undoes a step.
+/// What NVIDIA's program must say of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SmiState {
+    /// MIG mode is, or is to be after the next reset.
+    Mig(bool),
+    /// vGPUs of several sizes may lie side by side.
+    Heterogeneous(bool),
+    /// These are the GPU instances, in any order.
+    Instances(Vec<Shape>),
+}
+
+/// What undoes a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undo {
     /// The lane that a hang would take.
     pub lane: LaneKey,
-    /// The write.
-    pub write: WriteAttr,
+    /// What is done.
+    pub op: UndoOp,
+}
+
+/// What undoing does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UndoOp {
+    /// Writes an attribute.
+    Write(WriteAttr),
+    /// Runs a vendor's program.
+    RunTool {
+        /// Which one.
+        tool: ToolId,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// Destroys the MIG GPU instances that were not there before.
+    KeepInstances {
+        /// The GPU.
+        gpu: PciAddress,
+        /// The numbers of those that stay.
+        ids: Vec<u32>,
+    },
+}
+
+impl Undo {
+    /// Undoing by a write.
+    pub fn write(lane: LaneKey, write: WriteAttr) -> Self {
+        Self { lane, op: UndoOp::Write(write) }
+    }
+
+    /// Undoing by a vendor's program.
+    pub fn tool(lane: LaneKey, tool: ToolId, args: Vec<String>) -> Self {
+        Self { lane, op: UndoOp::RunTool { tool, args } }
+    }
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.op {
+            UndoOp::Write(write) => write!(f, "{:?} to {}", write.value, write.path),
+            UndoOp::RunTool { tool, args } => write!(f, "{tool} {}", args.join(" ")),
+            UndoOp::KeepInstances { gpu, .. } => write!(f, "the new GPU instances of {gpu}"),
+        }
+    }
 }

@@ -37,6 +37,7 @@ pub fn explain(path: &str, errno: Errno, context: Context) -> Refusal {
         "remove" => remove(errno),
         "sriov_numvfs" => vf_count(errno, context),
         "current_vgpu_type" => vendor_type(errno),
+        "vgpu_params" => vgpu_params(errno),
         "driver_override" => driver_override(errno),
         "drivers_probe" => drivers_probe(errno),
         "bind" => bind(errno),
@@ -96,6 +97,30 @@ fn create(errno: Errno, context: Context) -> Option<Row> {
             "type-gone",
             "the GPU no longer offers this type",
             "see vgpuctl profiles for what it offers now",
+        ),
+        _ => return None,
+    })
+}
+
+fn vgpu_params(errno: Errno) -> Option<Row> {
+    Some(match errno {
+        Errno::EPERM | Errno::EBUSY => (
+            Busy,
+            "held",
+            "a VM has the vGPU, and its parameters are read when a VM starts",
+            "stop the VM first",
+        ),
+        Errno::EINVAL | Errno::EIO => (
+            KernelRefused,
+            "params-refused",
+            "NVIDIA's driver refused the parameters",
+            "use parameters that this type and scheduler have; the driver's reason is in dmesg",
+        ),
+        Errno::ENOENT | Errno::ENODEV => (
+            NotSupported,
+            "no-params",
+            "the VF carries no vGPU, or its driver has no parameters",
+            "look again with vgpuctl list",
         ),
         _ => return None,
     })

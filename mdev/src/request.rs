@@ -10,7 +10,10 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::model::{GpuId, PciAddress, VgpuName};
+use crate::{
+    model::{GpuId, PciAddress, VgpuName},
+    room::Shape,
+};
 
 /// A vGPU to be made.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +34,19 @@ pub struct CreateRequest {
     pub numa_node: Option<u32>,
     /// Enable all VFs of a GPU where none is enabled.
     pub enable_vfs: bool,
+}
+
+/// How a GPU is to be divided; `None` leaves it as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Configure {
+    /// How many VFs it has; with NVIDIA's driver all or none.
+    pub functions: Option<u32>,
+    /// MIG mode.
+    pub mig: Option<bool>,
+    /// The MIG GPU instances.
+    pub instances: Option<Vec<Shape>>,
+    /// Whether vGPUs of several sizes may lie side by side.
+    pub heterogeneous: Option<bool>,
 }
 
 /// A vGPU that was made, or was there already.

@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::TypeId;
+use crate::{
+    framebuffer::{Framebuffer, Run, free_starts},
+    model::TypeId,
+};
 
 /// What a GPU still takes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +68,13 @@ pub enum Rule {
     Mixed {
         /// What is left of the framebuffer, in bytes.
         left: u64,
+    },
+    /// The same, where it is known how the driver places them.
+    Placed {
+        /// The framebuffer that they divide.
+        framebuffer: Framebuffer,
+        /// What is taken of it.
+        taken: Vec<Run>,
     },
     /// MIG: a vGPU takes its place in a GPU instance of its shape.
     Instances(Vec<Slot>),
@@ -128,6 +138,7 @@ impl Room {
             Rule::Shared { left } => fit(*left, part(kind)),
             Rule::OneSize { nominal, placed } => one_size(kind, *nominal, placed),
             Rule::Mixed { left } => fit(*left, kind.size),
+            Rule::Placed { framebuffer, taken } => places(framebuffer, taken, kind).count() as u32,
             Rule::Instances(slots) => slots.iter().map(|slot| slot.takes(kind)).sum(),
         };
         kind.offered.min(by_rule).min(self.functions.unwrap_or(u32::MAX))
@@ -153,6 +164,11 @@ impl Room {
             Rule::Shared { left } => *left = left.saturating_sub(part(&taken)),
             Rule::OneSize { placed, .. } => *placed.entry(taken.size).or_default() += 1,
             Rule::Mixed { left } => *left = left.saturating_sub(taken.size),
+            Rule::Placed { framebuffer, taken: runs } => {
+                // The driver takes the first.
+                let first = places(framebuffer, runs, &taken).next();
+                runs.extend(first);
+            }
             Rule::Instances(slots) => {
                 // The fullest that still takes it: a whole one stays for others.
                 let fitting = slots.iter_mut().filter(|slot| slot.takes(&taken) > 0);
@@ -203,6 +219,19 @@ impl Slot {
     }
 }
 
+/// Where one of a kind can lie; it takes GiB of its framebuffer.
+pub fn places(
+    framebuffer: &Framebuffer,
+    taken: &[Run],
+    kind: &Kind,
+) -> impl Iterator<Item = Run> + use<> {
+    let gib = u32::try_from(kind.size >> 30).unwrap_or(u32::MAX);
+    let size = framebuffer.size(gib);
+    let starts = framebuffer.mixed_starts(gib, kind.total);
+    let free: Vec<u32> = free_starts(&starts, size, taken).collect();
+    free.into_iter().map(move |start| Run { start, size })
+}
+
 /// The part of a GPU that one of a kind takes.
 fn part(kind: &Kind) -> u64 {
     WHOLE.checked_div(u64::from(kind.total)).unwrap_or(0)
@@ -226,6 +255,8 @@ fn one_size(kind: &Kind, nominal: u64, placed: &BTreeMap<u64, u32>) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use crate::framebuffer::Generation;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -268,6 +299,26 @@ mod tests {
         assert_eq!(all(&room), [3, 3, 0]);
         assert!(room.take(1));
         assert_eq!(all(&room), [2, 2, 0]);
+    }
+
+    #[test]
+    fn sizes_side_by_side_lie_where_the_driver_puts_them() {
+        // An A40: 16 GiB at 0 leave 16 at 32 alone, and 24 nowhere once 8 are there.
+        let kinds = vec![
+            kind("nvidia-564", 16, 3, 9),
+            kind("nvidia-565", 24, 2, 9),
+            kind("nvidia-562", 8, 6, 9),
+        ];
+        let framebuffer = Framebuffer { gib: 48, generation: Generation::Ampere };
+        let rule = Rule::Placed { framebuffer, taken: Vec::new() };
+        let mut room = Room::ruled(kinds, rule, Some(32));
+        assert_eq!(all(&room), [2, 2, 4]);
+        assert!(room.take(0));
+        assert_eq!(all(&room), [1, 1, 3]);
+        assert!(room.take(2));
+        assert_eq!(all(&room), [1, 1, 2], "8 GiB lie at 16, the first that is free");
+        assert!(room.take(2));
+        assert_eq!(all(&room), [1, 0, 1], "and at 24");
     }
 
     #[test]

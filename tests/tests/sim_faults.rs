@@ -39,6 +39,8 @@ const HASTY: Timing = Timing {
     show: Duration::from_millis(50),
     probe: Duration::from_millis(900),
     turn: Duration::from_secs(60),
+    tool: Duration::from_secs(60),
+    late: Duration::from_millis(50),
 };
 
 /// Where nothing blocks, nothing is to time out.
@@ -48,6 +50,8 @@ const PATIENT: Timing = Timing {
     show: Duration::from_millis(50),
     probe: Duration::from_secs(60),
     turn: Duration::from_secs(60),
+    tool: Duration::from_secs(60),
+    late: Duration::from_millis(50),
 };
 
 /// What is tried, on a host that was made ready for it.

@@ -353,7 +353,11 @@ fn functions_of_nvidia_are_left_with_its_driver() {
     );
     host.kernel.record_writes();
     let error = host.set_vfs("0000:65:00.0", 4).unwrap_err();
-    assert_eq!((error.kind(), error.code()), (ErrorKind::NotSupported, "vendor-tool"), "{error}");
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::InvalidArgument, "all-or-none"),
+        "{error}"
+    );
     assert_eq!(host.kernel.writes(), []);
 }
 

@@ -48,7 +48,7 @@ impl Covered {
         };
         let by_gpu = |gpu| self.gpus.get(gpu).is_some_and(|count| number <= *count);
         match hint {
-            Hint::All | Hint::Host => false,
+            Hint::All | Hint::Host | Hint::NvidiaSmi => false,
             Hint::Gpu(gpu) | Hint::Function(gpu, _) => by_gpu(gpu),
             Hint::Mdev(gpu, _, uuid) => {
                 let mdev = self.mdevs.iter().find(|(known, _)| known == uuid);

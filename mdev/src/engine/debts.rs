@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use crate::{
     model::GpuId,
-    plan::Undo,
-    sys::{Deadline, SysPath},
+    plan::{Undo, UndoOp},
+    sys::Deadline,
 };
 
 use super::{Engine, lock};
@@ -23,7 +23,8 @@ impl Engine {
     /// it first.
     pub(super) fn pay_if_free(&self, gpu: &GpuId) {
         if lock(&self.debts).contains_key(gpu)
-            && let Some(_turn) = self.plans.take(gpu, Deadline::after(std::time::Duration::ZERO))
+            && let Some(_turn) =
+                self.plans.take(&self.turn_of(gpu), Deadline::after(std::time::Duration::ZERO))
         {
             self.pay(gpu);
         }
@@ -39,14 +40,12 @@ impl Engine {
         }
         // VFs that somebody has taken meanwhile stay.
         if self.snapshot().vgpus_of(gpu).next().is_some() {
-            owed.retain(|undo| !is_count(&undo.write.path));
+            owed.retain(|undo| !is_count(&undo.op));
         }
         let runner = self.runner(self.timing.write);
         while let Some(undo) = owed.pop_front() {
             match runner.undo_one(&undo) {
-                Ok(()) => {
-                    tracing::info!("undone late: {:?} to {}", undo.write.value, undo.write.path)
-                }
+                Ok(()) => tracing::info!("undone late: {undo}"),
                 Err(error) if error.is_stuck() => {
                     owed.push_front(undo);
                     break;
@@ -59,6 +58,10 @@ impl Engine {
     }
 }
 
-fn is_count(path: &SysPath) -> bool {
-    path.as_str().ends_with("/sriov_numvfs")
+/// Whether it changes a count of VFs, or which GPU instances there are.
+fn is_count(op: &UndoOp) -> bool {
+    match op {
+        UndoOp::Write(write) => write.path.as_str().ends_with("/sriov_numvfs"),
+        UndoOp::RunTool { .. } | UndoOp::KeepInstances { .. } => true,
+    }
 }

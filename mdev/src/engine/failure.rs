@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use crate::{
     error::{Error, ErrorKind},
-    execute::{Cause, Failure},
+    execute::{Cause, Failure, ToolFailure},
     model::{GpuId, Profile, Vgpu},
     plan::Expect,
     refusal::{self, Context},
@@ -96,9 +96,16 @@ pub(super) fn of_plan(tried: impl Into<String>, failure: Failure, context: Conte
             tried,
             "it was cancelled, and what was done is undone",
         ),
+        Cause::Tool(failure) => of_tool(tried, &failure),
         Cause::Unmet { expected, seen } => unmet(tried.into(), &expected, &seen),
     };
     error.undo_failed(failure.undo_failures)
+}
+
+/// A vendor's program that failed.
+pub(super) fn of_tool(tried: impl Into<String>, failure: &ToolFailure) -> Error {
+    Error::new(ErrorKind::KernelRefused, "program-failed", tried, failure.to_string())
+        .remedy("what it says is the vendor's; more can be in dmesg")
 }
 
 fn unmet(tried: String, expected: &Expect, seen: &str) -> Error {
@@ -125,6 +132,11 @@ fn unmet(tried: String, expected: &Expect, seen: &str) -> Error {
             fail("kernel-did-less", format!("the kernel said success, but {seen}"))
                 .at(path)
                 .remedy("its reason is in dmesg")
+        }
+        Expect::Smi { gpu, .. } => {
+            fail("program-did-less", format!("nvidia-smi said success, but {seen}")).at(gpu).remedy(
+                "the GPU may need a reset, or a process uses it; see nvidia-smi -q and dmesg",
+            )
         }
         Expect::Nothing => fail("kernel-did-less", seen.to_owned()),
     }

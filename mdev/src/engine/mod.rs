@@ -4,13 +4,17 @@
 //! and `vf_count` plan and run changes, and `debts` undoes late what hung;
 //! `device` opens, probes and finds holders.
 
+mod configure;
 mod covered;
 mod create;
 mod debts;
 mod device;
 mod failure;
+mod params;
 mod remove;
 mod rescan;
+mod settle;
+mod smi;
 mod turn;
 mod vf_count;
 
@@ -62,6 +66,11 @@ pub struct Timing {
     pub probe: Duration,
     /// For other requests on the same GPU.
     pub turn: Duration,
+    /// For one run of a vendor's program.
+    pub tool: Duration,
+    /// For what such a program began to show: VFs of NVIDIA's GPUs have come
+    /// half a minute late.
+    pub late: Duration,
 }
 
 impl Default for Timing {
@@ -72,6 +81,8 @@ impl Default for Timing {
             show: Duration::from_millis(1500),
             probe: Duration::from_secs(15),
             turn: Duration::from_secs(60),
+            tool: Duration::from_secs(60),
+            late: Duration::from_secs(45),
         }
     }
 }
@@ -178,8 +189,9 @@ impl Engine {
                 engine.recovered(lane);
             }
         }));
-        engine.rescan()?;
+        engine.scan_all()?;
         Rescans::start(&engine);
+        engine.hint(Hint::NvidiaSmi);
         Ok(engine)
     }
 
@@ -213,6 +225,7 @@ impl Engine {
             LaneKey::Function(address) => self.host.load().gpu_of_device(&address.to_string()),
             LaneKey::Mdev(uuid) => self.snapshot().vgpu(*uuid).map(|vgpu| vgpu.gpu.clone()),
             LaneKey::Host => return self.hint(Hint::All),
+            LaneKey::NvidiaSmi => return self.hint(Hint::NvidiaSmi),
         };
         if let Some(gpu) = gpu {
             self.hint(Hint::Gpu(gpu));
@@ -306,6 +319,8 @@ impl Engine {
             journal: &*self.journal,
             write_limit: limit,
             show_limit: self.timing.show,
+            tool_limit: self.timing.tool,
+            late_limit: self.timing.late,
         }
     }
 
@@ -313,7 +328,7 @@ impl Engine {
     /// left.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
         let turn = self.timing.turn;
-        let taken = self.plans.take(gpu, Deadline::after(turn));
+        let taken = self.plans.take(&self.turn_of(gpu), Deadline::after(turn));
         if taken.is_some() {
             self.pay(gpu);
         }
@@ -326,6 +341,20 @@ impl Engine {
             )
             .remedy("try again later")
         })
+    }
+
+    /// The GPU whose turn it is: a change of one GPU of an XGMI hive waits for
+    /// those of the others, since their driver orders them by no lock of its own.
+    fn turn_of(&self, gpu: &GpuId) -> GpuId {
+        let facts = |id: &GpuId| self.publisher.facts(id);
+        let Some(hive) = facts(gpu).and_then(|facts| framework::hive(&facts)) else {
+            return gpu.clone();
+        };
+        let snapshot = self.snapshot();
+        let mut members = snapshot.gpus().map(|other| &other.id).filter(|other| {
+            facts(other).and_then(|facts| framework::hive(&facts)).as_ref() == Some(&hive)
+        });
+        members.next().unwrap_or(gpu).clone()
     }
 
     /// Marks a vGPU as worked on until the mark is dropped; `None` when another

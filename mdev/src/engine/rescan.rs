@@ -13,9 +13,7 @@ use std::{
 use uuid::Uuid;
 
 use crate::{
-    claims::{Claim, Phase},
     error::Result,
-    framework::nvidia_vf,
     model::{Framework, GpuId, PciAddress, Snapshot},
     scan::{
         GpuFacts, HostFacts, MdevFacts, Reader, ScanError, enumerate, read_function, read_gpu,
@@ -39,6 +37,8 @@ pub enum Hint {
     Function(GpuId, PciAddress),
     /// One mdev on a parent of a GPU.
     Mdev(GpuId, String, Uuid),
+    /// What NVIDIA's program says, of which no event tells.
+    NvidiaSmi,
 }
 
 /// What a uevent is about, if anything of ours.
@@ -88,9 +88,11 @@ pub(super) struct Rescans {
 struct State {
     all: bool,
     host: bool,
+    smi: bool,
     gpus: BTreeMap<GpuId, Pending>,
     busy: BTreeSet<GpuId>,
     host_busy: bool,
+    smi_busy: bool,
     workers: usize,
     idle: usize,
     closed: bool,
@@ -105,6 +107,7 @@ struct Pending {
 
 enum Work {
     Host { all: bool },
+    NvidiaSmi,
     Gpu(GpuId, Pending),
 }
 
@@ -125,6 +128,7 @@ impl Rescans {
         match hint {
             Hint::All => state.all = true,
             Hint::Host => state.host = true,
+            Hint::NvidiaSmi => state.smi = true,
             Hint::Gpu(gpu) => state.gpus.entry(gpu).or_default().whole = true,
             Hint::Function(gpu, address) => {
                 state.gpus.entry(gpu).or_default().functions.insert(address);
@@ -188,6 +192,7 @@ impl Rescans {
             let mut state = lock(&self.state);
             match work {
                 Work::Host { .. } => state.host_busy = false,
+                Work::NvidiaSmi => state.smi_busy = false,
                 Work::Gpu(gpu, _) => {
                     state.busy.remove(&gpu);
                 }
@@ -203,6 +208,10 @@ impl State {
             self.host = false;
             return Some(Work::Host { all: std::mem::take(&mut self.all) });
         }
+        if self.smi && !self.smi_busy {
+            (self.smi, self.smi_busy) = (false, true);
+            return Some(Work::NvidiaSmi);
+        }
         let gpu = self.gpus.keys().find(|gpu| !self.busy.contains(*gpu)).cloned()?;
         let pending = self.gpus.remove(&gpu)?;
         self.busy.insert(gpu.clone());
@@ -216,6 +225,13 @@ impl Engine {
     /// # Errors
     /// When the host cannot be enumerated.
     pub fn rescan(&self) -> Result<()> {
+        self.scan_all()?;
+        self.ask_smi();
+        Ok(())
+    }
+
+    /// Looks at all of the kernel.
+    pub(super) fn scan_all(&self) -> Result<()> {
         let changed =
             self.enumerate(true).map_err(|error| failure::of_scan("scanning the host", error))?;
         let cores = thread::available_parallelism().map_or(2, usize::from);
@@ -248,6 +264,7 @@ impl Engine {
                 Ok(changed) => changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu))),
                 Err(error) => tracing::error!("the host could not be enumerated: {error}"),
             },
+            Work::NvidiaSmi => self.ask_smi(),
             Work::Gpu(gpu, Pending { whole: true, .. }) => self.scan_gpu(gpu),
             Work::Gpu(gpu, pending) => {
                 for (uuid, parent) in &pending.mdevs {
@@ -440,86 +457,5 @@ impl Engine {
     fn unreadable(&self, gpu: &GpuId, error: &ScanError) {
         tracing::warn!("GPU {gpu} keeps its last facts: {error}");
         self.publisher.mark_stale(gpu);
-    }
-
-    /// Holds the claims on a GPU against what is there.
-    fn settle_claims(&self, facts: &GpuFacts, mdevs: &[MdevFacts]) {
-        let by_uuid: BTreeMap<Uuid, &MdevFacts> =
-            mdevs.iter().map(|mdev| (mdev.uuid, mdev)).collect();
-        for claim in self.claims.on_gpu(&facts.id) {
-            if claim.framework == Framework::Mdev {
-                let mdev = by_uuid.get(&claim.uuid);
-                self.settle(&claim, mdev.map(|mdev| (mdev.inode, mdev.driver.is_some())));
-            }
-        }
-        self.settle_claims_on_functions(facts);
-    }
-
-    fn settle_claims_on_functions(&self, facts: &GpuFacts) {
-        let vfio = |driver: &Option<String>| {
-            driver
-                .as_deref()
-                .is_some_and(|driver| self.with_view(|view| view.is_vfio_driver(driver)))
-        };
-        let functions = facts.functions.iter().map(|f| (f.address, f.inode, vfio(&f.driver)));
-        let pf = facts.pci.iter().map(|pci| (pci.address, pci.inode, vfio(&pci.driver)));
-        for (address, inode, on_vfio) in functions.chain(pf) {
-            if let Some(claim) = self.claims.of_function(address)
-                && claim.functions.first().is_some_and(|first| first.address == address)
-            {
-                // A VF without the claim's type no longer carries its vGPU, and
-                // what it carries by now is someone else's.
-                let gone = claim.framework == Framework::NvidiaVf
-                    && !nvidia_vf::carries(facts, address, &claim.profile);
-                self.settle(&claim, (!gone).then_some((inode, on_vfio)));
-            }
-        }
-        // Claims on functions that are gone.
-        let exists = |address| {
-            facts.pci.as_ref().is_some_and(|pci| pci.address == address)
-                || facts.functions.iter().any(|f| f.address == address)
-        };
-        if facts.pci.is_some() {
-            for claim in self.claims.on_gpu(&facts.id) {
-                if claim.functions.first().is_some_and(|first| !exists(first.address)) {
-                    self.settle(&claim, None);
-                }
-            }
-        }
-    }
-
-    /// Ends a claim whose device is gone or is another one by now, and ends the
-    /// waiting of one that nobody works on. `device` is its inode, and whether
-    /// its driver has it.
-    fn settle(&self, claim: &Claim, device: Option<(u64, bool)>) {
-        if lock(&self.at_work).contains(&claim.uuid) {
-            return;
-        }
-        let is_other =
-            |inode| claim.generation.as_ref().is_some_and(|known| *known != self.generation(inode));
-        let ended = match (claim.phase, device) {
-            (_, None) => true,
-            (_, Some((inode, _))) if is_other(inode) => true,
-            (Phase::Active, _) => false,
-            // Left by an earlier run of the service, or by a kernel that hung:
-            // what exists is ours, and what does not never came to be. A
-            // function that is not bound has an override and lacks its driver:
-            // it shows as broken, and removing it gives them back.
-            (Phase::Reserved, Some((inode, _))) => {
-                let generation = Some(self.generation(inode));
-                if let Err(error) = self.claims.advance(claim.uuid, Phase::Active, generation) {
-                    tracing::error!("{error}");
-                }
-                false
-            }
-            (Phase::Removing, Some(_)) => {
-                self.end_hung_removal(claim);
-                false
-            }
-        };
-        if ended {
-            tracing::info!("vGPU {} is gone; its claim ends", claim.uuid);
-            self.claims.release(claim.uuid);
-        }
     }
 }

@@ -67,7 +67,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             let id = vgpu.profile.clone()?;
             let (profile, _) = profiles.iter().find(|(profile, _)| profile.id == id)?;
             let size = profile.framebuffer;
-            Some(Placed { who: vgpu.uuid.to_string(), id, size, instance: None })
+            let who = vgpu.uuid.to_string();
+            Some(Placed { who, id, size, instance: None, placement: None })
         })
         .collect();
     let division = Division {
@@ -167,6 +168,7 @@ pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
         owner_uid: claim.map_or(0, |claim| claim.owner_uid),
         managed: claim.is_some(),
         inode: mdev.inode,
+        nvidia: None,
     }
 }
 
@@ -209,7 +211,7 @@ pub fn plan_create(
             value: uuid.to_string(),
         }),
         expect: Expect::Link { path: device.join("driver")?, name: None },
-        undo: vec![remove(&device, uuid)?],
+        undo: vec![Undo::write(LaneKey::Mdev(uuid), remove(&device)?)],
     }])
 }
 
@@ -220,18 +222,14 @@ pub fn plan_create(
 /// When the parent's name is no path element.
 pub fn plan_remove(parent: &str, uuid: Uuid) -> Result<Vec<Step>, InvalidPath> {
     let device = device(parent, uuid)?;
-    let Undo { lane, write } = remove(&device, uuid)?;
     Ok(vec![Step {
-        lane,
-        op: StepOp::Write(write),
+        lane: LaneKey::Mdev(uuid),
+        op: StepOp::Write(remove(&device)?),
         expect: Expect::Gone { path: device },
         undo: Vec::new(),
     }])
 }
 
-fn remove(device: &SysPath, uuid: Uuid) -> Result<Undo, InvalidPath> {
-    Ok(Undo {
-        lane: LaneKey::Mdev(uuid),
-        write: WriteAttr { path: device.join("remove")?, value: "1".into() },
-    })
+fn remove(device: &SysPath) -> Result<WriteAttr, InvalidPath> {
+    Ok(WriteAttr { path: device.join("remove")?, value: "1".into() })
 }

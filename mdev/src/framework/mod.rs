@@ -1,6 +1,8 @@
 //! The frameworks: what a GPU's facts mean, and the plans that make and remove
 //! vGPUs. One file each; everything here is pure.
 
+pub mod enable;
+pub mod gim;
 pub mod mdev;
 pub mod nvidia;
 pub mod nvidia_vf;
@@ -20,11 +22,11 @@ use crate::{
     claims::{Claim, Claims, Phase},
     config::Config,
     model::{
-        Framework, Function, FunctionState, Gpu, GpuId, GpuState, Node, NodeKind, PciAddress,
-        Problem, Profile, Reason, ReasonCode, Vgpu, VgpuState,
+        Framework, Function, FunctionState, Gpu, GpuId, GpuState, MigState, Node, NodeKind,
+        PciAddress, Problem, Profile, Reason, ReasonCode, Vgpu, VgpuState,
     },
     room::Room,
-    scan::{FunctionFacts, GpuFacts, PciFacts, SmiFacts},
+    scan::{FunctionFacts, GpuFacts, GpuInstance, PciFacts, SmiFacts},
     totals::Totals,
 };
 
@@ -108,6 +110,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
     };
     let profiles = offer_of(facts, view, vgpus, &functions).profiles;
     let problems = problems(facts, framework, view);
+    let smi = view.smi.get(&facts.id);
     Gpu {
         id: facts.id.clone(),
         vendor,
@@ -123,6 +126,13 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
         profiles,
         functions,
         problems,
+        mig: smi.and_then(|smi| {
+            let mig = smi.mig?;
+            let name = |found: &GpuInstance| (found.id, found.shape.to_string());
+            let instances = smi.instances.iter().map(name).collect();
+            Some(MigState { current: mig.current, pending: mig.pending, instances })
+        }),
+        heterogeneous: smi.and_then(|smi| smi.heterogeneous),
     }
 }
 
@@ -184,6 +194,24 @@ pub fn function_vgpus(facts: &GpuFacts, view: View<'_>, model_slug: &str) -> Vec
     }
     found.extend(passthrough::vgpu(&facts.id, pci, view, model_slug));
     found
+}
+
+/// GPUs whose changes must not overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hive {
+    /// An XGMI hive by its id (`xgmi_hive_info/xgmi_hive_id`).
+    Xgmi(String),
+    /// The GPUs of one model on AMD's GIM, which does not tell its hives.
+    Gim(u16),
+}
+
+/// The hive of a GPU.
+pub fn hive(facts: &GpuFacts) -> Option<Hive> {
+    let pci = facts.pci.as_ref()?;
+    match &pci.hive {
+        Some(id) => Some(Hive::Xgmi(id.clone())),
+        None => (pci.driver.as_deref() == Some(gim::DRIVER)).then_some(Hive::Gim(pci.ids.1)),
+    }
 }
 
 /// The model in the form that profile names take.
@@ -258,6 +286,7 @@ fn pci_vgpu(
         owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
         managed: claim.is_some(),
         inode: function.inode,
+        nvidia: None,
     })
 }
 
@@ -314,6 +343,26 @@ fn problems(facts: &GpuFacts, framework: Framework, view: View<'_>) -> Vec<Probl
         found.push(Problem {
             code: "vfio-driver-missing",
             text: "the driver vfio-pci is not loaded; run modprobe vfio-pci".into(),
+        });
+    }
+    if let Some(mig) = view.smi.get(&facts.id).and_then(|smi| smi.mig)
+        && mig.pending != mig.current
+    {
+        let text = format!(
+            "MIG mode is {} and is to be {} after the GPU's next reset; run nvidia-smi --gpu-reset -i {} \
+             while nothing uses the GPU, or reboot",
+            if mig.current { "on" } else { "off" },
+            if mig.pending { "on" } else { "off" },
+            pci.address
+        );
+        found.push(Problem { code: "mig-pending", text });
+    }
+    if pci.driver.as_deref() == Some(gim::DRIVER) && pci.functions.is_empty() {
+        found.push(Problem {
+            code: "gim-without-functions",
+            text: "gim is bound and enabled no VF: vf_num may exceed what the GPU can have, of \
+                   which gim does not tell; see dmesg, and set a smaller number"
+                .into(),
         });
     }
     if pci.driver.is_none() && framework != Framework::Passthrough {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     catalog::{self, CatalogType},
+    framebuffer::Run,
     model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId},
-    room::{Kind, Room, Rule, Shape, Slot},
+    room::{self, Kind, Room, Rule, Shape, Slot},
     scan::{GpuFacts, GpuInstance, SmiFacts, text},
 };
 
@@ -56,6 +57,8 @@ pub(super) struct Placed {
     pub(super) size: u64,
     /// The GPU instance that it is in, where the driver says.
     pub(super) instance: Option<u32>,
+    /// Where it lies in the framebuffer, where the driver says.
+    pub(super) placement: Option<u32>,
 }
 
 /// Whether a GPU is NVIDIA's, on NVIDIA's driver, and carries its vGPUs on VFs.
@@ -169,6 +172,12 @@ impl Division<'_> {
         }
         // The driver offers another size than is there: not one size at a time.
         let other = |kind: &Kind| kind.offered > 0 && !placed.contains_key(&kind.size);
+        if let Some(model) = self.model.filter(|_| self.is_mixed()) {
+            return Rule::Placed {
+                framebuffer: model.framebuffer(),
+                taken: self.runs(model, kinds),
+            };
+        }
         if self.is_mixed() {
             return Rule::Mixed { left: nominal.saturating_sub(self.used()) };
         }
@@ -182,7 +191,7 @@ impl Division<'_> {
     /// The GPU instances with what they carry; where the driver does not say in
     /// which one a vGPU is, it is taken to be in the first that takes it.
     fn slots(&self, smi: &SmiFacts, kinds: &[Kind]) -> Vec<Slot> {
-        let shared = self.model.is_some_and(|model| model.shares_instances);
+        let shared = self.model.is_some_and(catalog::Model::shares_instances);
         let slot =
             |instance: &GpuInstance| Slot { shape: instance.shape.clone(), carries: None, shared };
         let mut slots: Vec<Slot> = smi.instances.iter().map(slot).collect();
@@ -195,6 +204,20 @@ impl Division<'_> {
             }
         }
         slots
+    }
+
+    /// What the vGPUs take of the framebuffer; where the driver does not say, they
+    /// are taken to lie where it puts them.
+    fn runs(&self, model: &catalog::Model, kinds: &[Kind]) -> Vec<Run> {
+        let framebuffer = model.framebuffer();
+        let mut runs = Vec::with_capacity(self.placed.len());
+        for vgpu in &self.placed {
+            let Some(kind) = kinds.iter().find(|kind| kind.id == vgpu.id) else { continue };
+            let size = framebuffer.size((kind.size >> 30) as u32);
+            let known = vgpu.placement.map(|start| Run { start, size });
+            runs.extend(known.or_else(|| room::places(&framebuffer, &runs, kind).next()));
+        }
+        runs
     }
 
     /// Whether sizes are known to lie side by side.

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     claims::ClaimedFunction,
-    model::{Framework, Function, FunctionState, GpuId, PciAddress, Profile, TypeId, Vgpu},
+    model::{
+        Framework, Function, FunctionState, GpuId, NvidiaVgpu, PciAddress, Profile, TypeId, Vgpu,
+    },
     plan::{Expect, Step, StepOp, Undo},
     scan::{FunctionFacts, GpuFacts, VendorFacts, text},
     sys::{InvalidPath, LaneKey, WriteAttr},
@@ -93,7 +95,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             let id = type_id(vendor.current)?;
             let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
             let who = format!("on VF {}", function.address);
-            Some(Placed { who, id, size, instance: vendor.gpu_instance })
+            let (instance, placement) = (vendor.gpu_instance, vendor.placement);
+            Some(Placed { who, id, size, instance, placement })
         })
         .collect();
     let division = Division {
@@ -129,7 +132,8 @@ pub fn carries(facts: &GpuFacts, address: PciAddress, id: &TypeId) -> bool {
 
 /// A VF as a vGPU, when it carries a type, or is claimed.
 pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>) -> Option<Vgpu> {
-    let current = function.vendor.as_ref()?.current;
+    let vendor = function.vendor.as_ref()?;
+    let current = vendor.current;
     let claim = view.claims.of_function(function.address);
     if claim.is_none() && current == 0 {
         return None;
@@ -162,6 +166,11 @@ pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>) -> Option<Vgp
         owner_uid: claim.as_ref().map_or(0, |claim| claim.owner_uid),
         managed: claim.is_some(),
         inode: function.inode,
+        nvidia: (current != 0).then(|| NvidiaVgpu {
+            gpu_instance: vendor.gpu_instance,
+            placement: vendor.placement,
+            params: vendor.params.clone(),
+        }),
     })
 }
 
@@ -201,6 +210,26 @@ pub fn plan_remove(function: &ClaimedFunction) -> Result<Vec<Step>, InvalidPath>
     Ok(vec![set(function.address, "0")?])
 }
 
+/// The steps that set the parameters of what a VF carries. A blank clears them
+/// all (NVIDIA's documents); an empty write would do nothing.
+///
+/// # Errors
+/// Never: an address is a path element.
+pub fn plan_params(address: PciAddress, old: &str, new: &str) -> Result<Vec<Step>, InvalidPath> {
+    let path = device(address)?.join("nvidia/vgpu_params")?;
+    let lane = LaneKey::Function(address);
+    let write = |text: &str| WriteAttr {
+        path: path.clone(),
+        value: if text.is_empty() { " ".into() } else { text.to_owned() },
+    };
+    Ok(vec![Step {
+        lane: lane.clone(),
+        op: StepOp::Write(write(new)),
+        expect: Expect::Text { path: path.clone(), text: new.to_owned() },
+        undo: vec![Undo::write(lane, write(old))],
+    }])
+}
+
 fn set(address: PciAddress, number: &str) -> Result<Step, InvalidPath> {
     let write = write(address, number)?;
     Ok(Step {
@@ -212,7 +241,7 @@ fn set(address: PciAddress, number: &str) -> Result<Step, InvalidPath> {
 }
 
 fn undo(address: PciAddress) -> Result<Undo, InvalidPath> {
-    Ok(Undo { lane: LaneKey::Function(address), write: write(address, "0")? })
+    Ok(Undo::write(LaneKey::Function(address), write(address, "0")?))
 }
 
 fn write(address: PciAddress, number: &str) -> Result<WriteAttr, InvalidPath> {

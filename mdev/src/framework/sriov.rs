@@ -111,17 +111,17 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
             lane: lane.clone(),
             op: StepOp::Write(unbind(before.address, old)?),
             expect: Expect::NoLink { path: device.join("driver")? },
-            undo: vec![Undo { lane: lane.clone(), write: probe(before.address)? }],
+            undo: vec![Undo::write(lane.clone(), probe(before.address)?)],
         });
     }
     steps.push(Step {
         lane: lane.clone(),
         op: StepOp::Write(set_override(before.address, Some(driver))?),
         expect: override_is(before.address, Some(driver))?,
-        undo: vec![Undo {
-            lane: lane.clone(),
-            write: set_override(before.address, before.driver_override.as_deref())?,
-        }],
+        undo: vec![Undo::write(
+            lane.clone(),
+            set_override(before.address, before.driver_override.as_deref())?,
+        )],
     });
     steps.push(Step {
         lane: lane.clone(),
@@ -129,7 +129,7 @@ pub fn plan_bind(before: &ClaimedFunction, driver: &str) -> Result<Vec<Step>, In
         // The store succeeds even when no driver takes the device
         // (drivers/base/bus.c, drivers_probe_store): only the link tells.
         expect: Expect::Link { path: device.join("driver")?, name: Some(driver.to_owned()) },
-        undo: vec![Undo { lane, write: unbind(before.address, driver)? }],
+        undo: vec![Undo::write(lane, unbind(before.address, driver)?)],
     });
     Ok(steps)
 }
@@ -151,7 +151,7 @@ pub fn plan_unbind(
             lane: lane.clone(),
             op: StepOp::Write(unbind(before.address, driver)?),
             expect: Expect::NoLink { path: device.join("driver")? },
-            undo: vec![Undo { lane: lane.clone(), write: probe(before.address)? }],
+            undo: vec![Undo::write(lane.clone(), probe(before.address)?)],
         });
     }
     steps.push(Step {
@@ -160,10 +160,7 @@ pub fn plan_unbind(
         expect: override_is(before.address, before.driver_override.as_deref())?,
         undo: match bound_to {
             Some(driver) => {
-                vec![Undo {
-                    lane: lane.clone(),
-                    write: set_override(before.address, Some(driver))?,
-                }]
+                vec![Undo::write(lane.clone(), set_override(before.address, Some(driver))?)]
             }
             None => Vec::new(),
         },
@@ -173,7 +170,7 @@ pub fn plan_unbind(
             lane: lane.clone(),
             op: StepOp::Write(probe(before.address)?),
             expect: Expect::Link { path: device.join("driver")?, name: Some(driver.clone()) },
-            undo: vec![Undo { lane, write: unbind(before.address, driver)? }],
+            undo: vec![Undo::write(lane, unbind(before.address, driver)?)],
         });
     }
     Ok(steps)
@@ -197,32 +194,14 @@ pub fn plan_vf_count(
 ) -> Result<Vec<Step>, InvalidPath> {
     let device = device(pf)?;
     let old = functions.len() as u32;
-    let auto = |on: bool| -> Result<Step, InvalidPath> {
-        let write = |on: bool| -> Result<WriteAttr, InvalidPath> {
-            Ok(WriteAttr {
-                path: device.join("sriov_drivers_autoprobe")?,
-                value: if on { "1" } else { "0" }.into(),
-            })
-        };
-        let lane = LaneKey::Function(pf);
-        Ok(Step {
-            lane: lane.clone(),
-            op: StepOp::Write(write(on)?),
-            expect: Expect::Text {
-                path: device.join("sriov_drivers_autoprobe")?,
-                text: u8::from(on).to_string(),
-            },
-            undo: vec![Undo { lane, write: write(!on)? }],
-        })
-    };
     let overrides = functions
         .iter()
         .filter(|function| function.driver_override.is_some())
         .map(|function| {
-            Ok(Undo {
-                lane: LaneKey::Function(function.address),
-                write: set_override(function.address, function.driver_override.as_deref())?,
-            })
+            Ok(Undo::write(
+                LaneKey::Function(function.address),
+                set_override(function.address, function.driver_override.as_deref())?,
+            ))
         })
         .collect::<Result<Vec<_>, InvalidPath>>()?;
     let set = |count: u32, undo: u32| -> Result<Step, InvalidPath> {
@@ -233,7 +212,7 @@ pub fn plan_vf_count(
             lane: LaneKey::Host,
             op: StepOp::Write(write(count)?),
             expect: Expect::Functions { pf: device.clone(), count },
-            undo: vec![Undo { lane: LaneKey::Host, write: write(undo)? }],
+            undo: vec![Undo::write(LaneKey::Host, write(undo)?)],
         })
     };
     let mut steps = Vec::new();
@@ -249,7 +228,7 @@ pub fn plan_vf_count(
         }
     }
     if autoprobe {
-        steps.push(auto(false)?);
+        steps.push(auto(pf, false)?);
     }
     if old > 0 {
         // A count changes only by way of 0 (drivers/pci/pci-sysfs.c: EBUSY).
@@ -267,9 +246,25 @@ pub fn plan_vf_count(
         });
     }
     if autoprobe {
-        steps.push(auto(true)?);
+        steps.push(auto(pf, true)?);
     }
     Ok(steps)
+}
+
+/// The step that turns `sriov_drivers_autoprobe` on or off, where it is the other.
+///
+/// # Errors
+/// Never: an address is a path element.
+pub fn auto(pf: PciAddress, on: bool) -> Result<Step, InvalidPath> {
+    let path = device(pf)?.join("sriov_drivers_autoprobe")?;
+    let write = |on: bool| WriteAttr { path: path.clone(), value: u8::from(on).to_string() };
+    let lane = LaneKey::Function(pf);
+    Ok(Step {
+        lane: lane.clone(),
+        op: StepOp::Write(write(on)),
+        expect: Expect::Text { path: path.clone(), text: u8::from(on).to_string() },
+        undo: vec![Undo::write(lane, write(!on))],
+    })
 }
 
 /// A device's directory.

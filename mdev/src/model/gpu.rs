@@ -37,6 +37,22 @@ pub struct Gpu {
     pub functions: Vec<Function>,
     /// What is wrong with it.
     pub problems: Vec<Problem>,
+    /// Its MIG mode and GPU instances, where it has MIG and that is known.
+    pub mig: Option<MigState>,
+    /// Whether vGPUs of several sizes may lie side by side, where that can be
+    /// chosen and is known.
+    pub heterogeneous: Option<bool>,
+}
+
+/// NVIDIA's MIG on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigState {
+    /// Whether it is on.
+    pub current: bool,
+    /// Whether it is to be on after the GPU's next reset.
+    pub pending: bool,
+    /// The GPU instances: number and shape (`3g.20gb`).
+    pub instances: Vec<(u32, String)>,
 }
 
 impl Gpu {

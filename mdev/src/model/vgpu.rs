@@ -36,6 +36,20 @@ pub struct Vgpu {
     pub managed: bool,
     /// The inode of its directory: new at each re-creation.
     pub inode: u64,
+    /// What NVIDIA's driver tells of it beyond that.
+    pub nvidia: Option<NvidiaVgpu>,
+}
+
+/// What NVIDIA's driver tells of a vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NvidiaVgpu {
+    /// The MIG GPU instance that it is in (`gpu_instance_id`).
+    pub gpu_instance: Option<u32>,
+    /// Where in the GPU's framebuffer it lies, in the driver's count
+    /// (`placement_id`).
+    pub placement: Option<u32>,
+    /// Its parameters (`vgpu_params`), empty for none.
+    pub params: String,
 }
 
 /// What a vGPU is doing.

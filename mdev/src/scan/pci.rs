@@ -50,6 +50,8 @@ pub struct PciFacts {
     pub vfio_device: Option<String>,
     /// Whether that has a node of its own.
     pub has_cdev: bool,
+    /// Its XGMI hive, where its driver tells.
+    pub hive: Option<String>,
     /// The inode of its directory.
     pub inode: u64,
 }
@@ -122,10 +124,17 @@ pub fn read_pci(reader: Reader<'_>, address: PciAddress) -> Result<Option<PciFac
         functions: BTreeMap::new(),
         vfio_device: r.names().into_iter().next(),
         has_cdev: false,
+        hive: None,
     };
     facts.group_members.sort_unstable();
+    let entries = r.names();
+    if entries.iter().any(|name| name == "xgmi_hive_info") {
+        // drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c, amdgpu_xgmi_show_attrs
+        let read = Read::text("xgmi_hive_info/xgmi_hive_id");
+        facts.hive = reader.read(&base, vec![read])?.text().filter(|id| !id.is_empty());
+    }
     let links: Vec<(u32, String)> =
-        r.names().into_iter().filter_map(|name| Some((text::virtfn(&name)?, name))).collect();
+        entries.into_iter().filter_map(|name| Some((text::virtfn(&name)?, name))).collect();
     let reads = links.iter().map(|(_, name)| Read::link(name.clone())).collect();
     let mut targets = reader.read(&base, reads)?;
     for (number, _) in links {

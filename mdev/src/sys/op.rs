@@ -46,6 +46,8 @@ pub enum LaneKey {
     Function(PciAddress),
     /// The removal of one mdev.
     Mdev(Uuid),
+    /// NVIDIA's `nvidia-smi`, which waits for its driver on all GPUs.
+    NvidiaSmi,
 }
 
 impl fmt::Display for LaneKey {
@@ -55,6 +57,7 @@ impl fmt::Display for LaneKey {
             Self::Gpu(gpu) => write!(f, "GPU {gpu}"),
             Self::Function(address) => write!(f, "function {address}"),
             Self::Mdev(uuid) => write!(f, "mdev {uuid}"),
+            Self::NvidiaSmi => f.write_str("nvidia-smi"),
         }
     }
 }
@@ -301,7 +304,7 @@ pub struct Region {
 }
 
 /// The programs that may be run; their paths are configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToolId {
     /// `modprobe`.
     Modprobe,

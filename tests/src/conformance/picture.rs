@@ -23,6 +23,11 @@ impl Picture {
         for device in names(kernel, "bus/pci/devices") {
             let base = format!("bus/pci/devices/{device}");
             note(&base, ReadKind::Names);
+            if names(kernel, &base).iter().any(|name| name == "nvidia") {
+                for attribute in ["current_vgpu_type", "vgpu_params", "creatable_vgpu_types"] {
+                    note(&format!("{base}/nvidia/{attribute}"), ReadKind::Text);
+                }
+            }
             note(&format!("{base}/driver"), ReadKind::Link);
             for attribute in ["driver_override", "sriov_numvfs", "sriov_drivers_autoprobe"] {
                 note(&format!("{base}/{attribute}"), ReadKind::Text);

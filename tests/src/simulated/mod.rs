@@ -40,6 +40,8 @@ pub const TIMING: Timing = Timing {
     show: Duration::from_millis(200),
     probe: Duration::from_secs(2),
     turn: Duration::from_secs(20),
+    tool: Duration::from_secs(20),
+    late: Duration::from_millis(200),
 };
 
 impl Simulated {

@@ -29,6 +29,8 @@ pub enum Calls {
     All,
     /// The nth from now on, counted from 1.
     Nth(u32),
+    /// The nth from now on and every later one.
+    From(u32),
 }
 
 /// A write that was recorded.
@@ -155,7 +157,7 @@ impl Faults {
     pub(super) fn met(&self) -> usize {
         let met = |fault: &&Fault| match fault.calls {
             Calls::All => fault.seen > 0,
-            Calls::Nth(n) => fault.seen >= n,
+            Calls::Nth(n) | Calls::From(n) => fault.seen >= n,
         };
         lock(&self.scripted).iter().filter(met).count()
     }
@@ -239,6 +241,7 @@ impl Faults {
             let applies = match fault.calls {
                 Calls::All => true,
                 Calls::Nth(n) => fault.seen == n,
+                Calls::From(n) => fault.seen >= n,
             };
             if applies && found.is_none() {
                 found = Some(fault.effect.clone());

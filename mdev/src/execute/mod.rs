@@ -1,13 +1,15 @@
 //! Runs a plan: each step, its read-back, and on failure everything undone in
 //! reverse, with the first error kept.
 
+mod tool;
+
 use std::time::Duration;
 
 use crate::{
     hub::Hub,
     journal::{Journal, Record},
     model::PciAddress,
-    plan::{Expect, Plan, Step, StepOp, Undo},
+    plan::{Expect, Plan, Step, StepOp, Undo, UndoOp},
     request::Control,
     scan::{Reader, Readings, ScanError, text},
     sys::{
@@ -15,6 +17,8 @@ use crate::{
         WriteAttr,
     },
 };
+
+pub use tool::{ToolFailure, UndoError, ask};
 
 /// What a plan runs with.
 pub struct Runner<'a> {
@@ -28,6 +32,10 @@ pub struct Runner<'a> {
     pub write_limit: Duration,
     /// How long the outcome of a write may take to show.
     pub show_limit: Duration,
+    /// How long a vendor's program may take.
+    pub tool_limit: Duration,
+    /// How long the outcome of a program may take to show.
+    pub late_limit: Duration,
 }
 
 /// A plan that failed.
@@ -57,6 +65,8 @@ pub enum Cause {
         /// What is there, in words.
         seen: String,
     },
+    /// A vendor's program failed.
+    Tool(ToolFailure),
     /// The job was cancelled before the step.
     Cancelled,
 }
@@ -136,8 +146,19 @@ impl Runner<'_> {
             StepOp::GiveNodes { device, uid } => {
                 self.give_nodes(&step.lane, device, *uid).map_err(begun)?
             }
+            StepOp::RunTool { tool, args } => {
+                self.run_tool(&step.lane, *tool, args).map_err(begun)?;
+            }
+            StepOp::DestroyInstances { gpu, ids } => {
+                self.destroy_instances(*gpu, ids).map_err(begun)?
+            }
+            StepOp::Look => {}
         }
-        self.expect(&step.lane, &step.expect).map_err(begun)
+        let limit = match &step.op {
+            StepOp::RunTool { .. } | StepOp::Look => self.late_limit,
+            _ => self.show_limit,
+        };
+        self.expect(&step.lane, &step.expect, limit).map_err(begun)
     }
 
     fn write_step(
@@ -157,7 +178,7 @@ impl Runner<'_> {
         if seen.is_some_and(|mut seen| unmet(&step.expect, &mut seen).is_none()) {
             return Ok(());
         }
-        self.expect(&step.lane, &step.expect).map_err(begun)
+        self.expect(&step.lane, &step.expect, self.show_limit).map_err(begun)
     }
 
     /// Writes, and reads in the same turn of the lane: `None` when nothing was to
@@ -176,8 +197,8 @@ impl Runner<'_> {
 
     /// Looks until what a step should show shows: at once, and again with each
     /// kernel event until the deadline.
-    fn expect(&self, lane: &LaneKey, expect: &Expect) -> Result<(), Cause> {
-        let deadline = Deadline::after(self.show_limit);
+    fn expect(&self, lane: &LaneKey, expect: &Expect, limit: Duration) -> Result<(), Cause> {
+        let deadline = Deadline::after(limit);
         loop {
             let seen_events = self.hub.mark();
             match self.look(lane, expect)? {
@@ -197,8 +218,10 @@ impl Runner<'_> {
         if let Some(batches) = what_shows(expect)? {
             return Ok(unmet(expect, &mut reader.read_each(batches)?));
         }
-        let Expect::Functions { pf, count } = expect else {
-            return Ok(None);
+        let (pf, count) = match expect {
+            Expect::Functions { pf, count } => (pf, count),
+            Expect::Smi { gpu, state } => return self.look_with_smi(*gpu, state),
+            _ => return Ok(None),
         };
         let functions = self.functions(reader, pf)?;
         let linked = functions.iter().filter(|(_, linked)| *linked).count();
@@ -242,7 +265,8 @@ impl Runner<'_> {
             let lane = LaneKey::Function(function);
             let write = crate::framework::sriov::set_override(function, Some(driver))?;
             self.write(&lane, &write, None, Vec::new()).map_err(Cause::Op)?;
-            self.expect(&lane, &crate::framework::sriov::override_is(function, Some(driver))?)?;
+            let set = crate::framework::sriov::override_is(function, Some(driver))?;
+            self.expect(&lane, &set, self.show_limit)?;
         }
         Ok(())
     }
@@ -302,15 +326,49 @@ impl Runner<'_> {
         (failures, owed)
     }
 
-    /// Undoes one write; that there is nothing to undo is no error.
+    /// Undoes one thing; that there is nothing to undo is no error.
     ///
     /// # Errors
-    /// The kernel's refusal, or that it hangs.
-    pub fn undo_one(&self, Undo { lane, write }: &Undo) -> Result<(), OpError> {
-        match self.write(lane, write, None, Vec::new()) {
-            Err(error) if !undone_already(&error) => Err(error),
-            _ => Ok(()),
+    /// The kernel's or the program's refusal, or that it hangs.
+    pub fn undo_one(&self, Undo { lane, op }: &Undo) -> Result<(), UndoError> {
+        match op {
+            UndoOp::Write(write) => match self.write(lane, write, None, Vec::new()) {
+                Err(error) if self.is_undone(lane, write, &error) => Ok(()),
+                Err(error) => Err(error.into()),
+                Ok(_) => Ok(()),
+            },
+            UndoOp::RunTool { tool, args } => Ok(self.run_tool(lane, *tool, args).map(drop)?),
+            UndoOp::KeepInstances { gpu, ids } => Ok(self.keep_instances(*gpu, ids)?),
         }
+    }
+
+    /// Whether an undoing write was refused since there is nothing to undo: the
+    /// device is gone, or not bound. The errno alone does not tell: a driver can
+    /// give the same for another reason.
+    fn is_undone(&self, lane: &LaneKey, write: &WriteAttr, error: &OpError) -> bool {
+        use nix::errno::Errno;
+        if !matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)) {
+            return false;
+        }
+        let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+        let look = || -> Result<bool, ScanError> {
+            let path = write.path.as_str();
+            let device = format!("bus/pci/devices/{}", write.value.trim());
+            if path == "bus/pci/drivers_probe" {
+                let mut r = reader.read(&SysPath::new(device)?, vec![Read::inode("")])?;
+                return Ok(r.inode().is_none());
+            }
+            if let Some(driver) =
+                path.strip_prefix("bus/pci/drivers/").and_then(|path| path.strip_suffix("/unbind"))
+            {
+                let mut r = reader.read(&SysPath::new(device)?, vec![Read::link("driver")])?;
+                return Ok(r.link().as_deref() != Some(driver));
+            }
+            let (base, last) = split(&write.path)?;
+            Ok(reader.read(&base, vec![Read::inode(last)])?.inode().is_none())
+        };
+        // What cannot be looked at is told.
+        look().unwrap_or(false)
     }
 }
 
@@ -319,7 +377,7 @@ impl Runner<'_> {
 fn what_shows(expect: &Expect) -> Result<Option<Vec<ReadBatch>>, InvalidPath> {
     let (path, read): (&SysPath, fn(String) -> Read) = match expect {
         Expect::Nothing => return Ok(Some(Vec::new())),
-        Expect::Functions { .. } => return Ok(None),
+        Expect::Functions { .. } | Expect::Smi { .. } => return Ok(None),
         Expect::Link { path, .. } | Expect::NoLink { path } => (path, Read::link),
         Expect::Text { path, .. } => (path, Read::text),
         Expect::Gone { path } => (path, Read::inode),
@@ -331,7 +389,7 @@ fn what_shows(expect: &Expect) -> Result<Option<Vec<ReadBatch>>, InvalidPath> {
 /// `None` when it shows in what was read, else what is there.
 fn unmet(expect: &Expect, r: &mut Readings) -> Option<String> {
     match expect {
-        Expect::Nothing | Expect::Functions { .. } => None,
+        Expect::Nothing | Expect::Functions { .. } | Expect::Smi { .. } => None,
         Expect::Link { path, name } => match (r.link(), name) {
             (None, _) => Some(format!("{path} is missing")),
             (Some(is), Some(name)) if is != *name => Some(format!("{path} leads to {is}")),
@@ -347,16 +405,21 @@ fn unmet(expect: &Expect, r: &mut Readings) -> Option<String> {
     }
 }
 
-/// Whether there was nothing to undo: the device is gone, or was never bound.
-fn undone_already(error: &OpError) -> bool {
-    use nix::errno::Errno;
-    matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV))
-}
-
 /// A path as directory and last element.
 fn split(path: &SysPath) -> Result<(SysPath, String), InvalidPath> {
     match path.as_str().rsplit_once('/') {
         Some((base, last)) => Ok((SysPath::new(base)?, last.to_owned())),
         None => Ok((path.clone(), String::new())),
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Op(error) => error.fmt(f),
+            Self::Unmet { seen, .. } => f.write_str(seen),
+            Self::Tool(failure) => failure.fmt(f),
+            Self::Cancelled => f.write_str("it was cancelled"),
+        }
     }
 }
