@@ -118,6 +118,12 @@ impl SimKernel {
         self.core.state().log.clone()
     }
 
+    /// The command lines of the programs that were run, in order, also of those
+    /// that a scripted fault met.
+    pub fn commands(&self) -> Vec<String> {
+        self.core.state().commands.clone()
+    }
+
     /// Lets the VFs appear that NVIDIA's GPUs were described to be late with.
     pub fn deliver_late_vfs(&self) {
         nvidia::deliver_late(&self.core);

@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) nvidia: BTreeMap<PciAddress, Nvidia>,
     /// What drivers have written to the kernel's log.
     pub(super) log: Vec<String>,
+    /// The command lines that were run.
+    pub(super) commands: Vec<String>,
 }
 
 /// A driver for PCI functions.

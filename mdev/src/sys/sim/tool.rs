@@ -13,8 +13,9 @@ use super::{
 impl SimKernel {
     /// Runs a program.
     pub(super) fn run(&self, tool: ToolId, args: &[String]) -> Result<ToolOutput, Errno> {
-        let command = format!("{tool} {}", args.join(" "));
-        match self.core.faults.meet(Call::Run, command.trim_end())? {
+        let command = [tool.to_string()].iter().chain(args).cloned().collect::<Vec<_>>().join(" ");
+        self.core.state().commands.push(command.clone());
+        match self.core.faults.meet(Call::Run, &command)? {
             Verdict::Proceed => {}
             Verdict::Pretend => {
                 return Ok(ToolOutput { status: Some(0), output: String::new() });

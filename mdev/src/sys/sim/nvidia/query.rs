@@ -17,7 +17,8 @@ pub(super) fn run(state: &State, gpus: &[Gpu]) -> Answer {
     xml.within("vgpu_driver_capability", |xml| {
         xml.leaf("heterogenous_multivGPU", "Supported");
     });
-    xml.leaf("attached_gpus", state.nvidia.len());
+    let attached = state.nvidia.keys().filter(|gpu| state.is_on_nvidia(**gpu)).count();
+    xml.leaf("attached_gpus", attached);
     for gpu in gpus {
         self::gpu(&mut xml, state, *gpu);
     }

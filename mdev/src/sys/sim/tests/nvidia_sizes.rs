@@ -180,4 +180,6 @@ fn programs_meet_scripted_faults() {
     assert_eq!(sim.vf_names().len(), 0);
     sim.enable_vfs();
     assert_eq!(sim.vf_names().len(), 16);
+    // All that were run, whatever became of them.
+    assert_eq!(sim.commands(), vec![format!("sriov-manage -e {GPU}"); 3]);
 }
