@@ -8,6 +8,8 @@ use super::error::Fault;
 
 /// The longest text that any argument can need: a path element of 255 bytes.
 const LONGEST: usize = 255;
+/// The most texts that any list can need: a GPU has at most 7 GPU instances.
+const MOST: usize = 64;
 /// How much of a wrong text an error repeats.
 const ECHO: usize = 64;
 
@@ -73,6 +75,30 @@ impl Options {
             Variant::Bool(flag) => Some(*flag),
             _ => None,
         })
+    }
+
+    /// Texts, `None` when they are not given.
+    ///
+    /// # Errors
+    /// InvalidArgs when they are no texts, or one of them or their number is too
+    /// large.
+    pub(crate) fn texts(&mut self, key: &str) -> Result<Option<Vec<String>>, Fault> {
+        let given = self.take(key, "a list of strings (as)", |value| match value {
+            Variant::Array(array) if value.value_signature() == "as" => {
+                array.inner().iter().map(|held| held.downcast_ref().ok()).collect()
+            }
+            _ => None,
+        })?;
+        let Some(texts): Option<Vec<String>> = given else {
+            return Ok(None);
+        };
+        if texts.len() > MOST {
+            return Err(Fault::invalid(format!(
+                "{key} has {} entries, more than {MOST}",
+                texts.len()
+            )));
+        }
+        texts.into_iter().map(|value| text(key, value)).collect::<Result<_, _>>().map(Some)
     }
 
     fn take<T>(
