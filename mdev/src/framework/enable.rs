@@ -99,7 +99,9 @@ impl<'a> Planner<'a> {
         if is_mig.is_none() && (wish.mig == Some(true) || wish.instances.is_some()) {
             return Err(Obstacle::Unable("MIG"));
         }
-        if is_mixed.is_none() && wish.heterogeneous == Some(true) {
+        // In MIG mode it is not told.
+        let is_told = !is_mig.is_some_and(|mig| mig.current);
+        if is_mixed.is_none() && is_told && wish.heterogeneous == Some(true) {
             return Err(Obstacle::Unable("heterogeneous mode"));
         }
         // A change that waits for a reset is still to be made if it is not wanted.
@@ -122,7 +124,10 @@ impl<'a> Planner<'a> {
             ));
         }
         let functions = wish.functions.unwrap_or(now.functions > 0);
-        if !functions && (mixed || !instances.is_empty()) {
+        // What is there stays where it is not asked for; the VFs' return wipes it.
+        let asked = wish.heterogeneous == Some(true)
+            || wish.instances.as_ref().is_some_and(|shapes| !shapes.is_empty());
+        if !functions && asked {
             return Err(Obstacle::Contradiction(
                 "enabling the VFs wipes GPU instances and heterogeneous mode: enable them first",
             ));
