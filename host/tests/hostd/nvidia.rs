@@ -169,6 +169,10 @@ async fn heterogeneous_mode_is_switched() {
     assert!(property::<bool>(&connection, CARD, HETEROGENEOUS, "Enabled").await);
     let steps = plan(&connection, options([("heterogeneous", false.into())])).await.unwrap();
     assert_eq!(steps, ["run nvidia-smi vgpu -i 0000:41:00.0 -shm 0"]);
+    // In MIG mode there is none, and so no interface of it.
+    configure(&connection, options([("mig", true.into())])).await.unwrap();
+    let own = BTreeSet::from([GPU.to_owned(), MIG.to_owned()]);
+    assert_eq!(introspected(&connection, CARD).await, own);
 }
 
 #[tokio::test]
