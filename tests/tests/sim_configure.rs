@@ -170,7 +170,7 @@ fn functions_that_are_missing_are_no_success_and_late_ones_are_waited_for() {
     host.restart();
     let (begun, has_begun) = mpsc::channel();
     let begun = std::sync::Mutex::new(begun);
-    host.kernel.on_event(Box::new(move |event| {
+    host.kernel.on_settled_event(Box::new(move |event| {
         if event.action == "add" && event.devpath.ends_with("0000:41:01.7") {
             let _ = begun.lock().unwrap().send(());
         }
