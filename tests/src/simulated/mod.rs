@@ -1,6 +1,7 @@
 //! An engine on a simulated host.
 
 mod host;
+mod mounted;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +18,17 @@ use vgpu_mdev::{
     },
 };
 
-pub use host::{lab, lab_with_cdevs};
+pub use host::{lab, lab_with_cdevs, mounted_lab, mounted_lab_with_cdevs};
+pub use mounted::Mounted;
+
+/// The host described in `tests/hosts`.
+///
+/// # Panics
+/// When there is none of that name, or it makes no sense.
+pub fn described(name: &str) -> HostSpec {
+    let path = format!("{}/hosts/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    HostSpec::parse(&std::fs::read_to_string(&path).unwrap(), path).unwrap()
+}
 
 /// An engine, the simulated kernel below it, and the folder of its claims.
 pub struct Simulated {
