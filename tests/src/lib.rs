@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod fixture;
 pub mod generated;
 pub mod lab;
+pub mod namespace;
 
 pub mod render;
 pub mod simfs;

@@ -81,6 +81,24 @@ fn directories_list_what_is_there_now() {
     assert_ne!(inode(), first);
 }
 
+/// What the kernel keeps of the tree ends with the device that it belongs to.
+#[test]
+fn what_was_looked_up_goes_with_its_device() {
+    let host = Host::new();
+    let available =
+        "class/mdev_bus/0000:3b:00.0/mdev_supported_types/nvidia-231/available_instances";
+    let below = available.replace("class/mdev_bus/0000:3b:00.0", "devices/pci0000:00/0000:3b:00.0");
+    for _ in 0..2 {
+        assert_eq!(host.read(available).unwrap(), "8\n");
+        assert_eq!(host.read(&below).unwrap(), "8\n");
+        host.write("bus/pci/drivers/nvidia/unbind", "0000:3b:00.0").unwrap();
+        assert_eq!(host.read(available), Err(Errno::ENOENT));
+        assert_eq!(host.read(&below), Err(Errno::ENOENT));
+        host.write("bus/pci/drivers/nvidia/bind", "0000:3b:00.0").unwrap();
+    }
+    assert_eq!(host.read(available).unwrap(), "8\n");
+}
+
 #[test]
 fn a_store_that_blocks_blocks_itself_alone() {
     let host = Host::new();
@@ -90,12 +108,12 @@ fn a_store_that_blocks_blocks_itself_alone() {
     let group = group.file_name().unwrap().to_str().unwrap().to_owned();
     let guest = host
         .0
-        .simulation()
+        .simulation
         .hold(&NodePath::new(format!("vfio/{group}")).unwrap(), 1, "qemu")
         .unwrap();
     let remove = host.path(&format!("{device}/remove"));
     let (heard, events) = mpsc::channel();
-    host.0.simulation().on_event(Box::new(move |event| {
+    host.0.simulation.on_event(Box::new(move |event| {
         let _ = heard.send(format!("{} {}", event.action, event.subsystem));
     }));
     let (send, receive) = mpsc::channel();

@@ -39,12 +39,13 @@ pub fn mounted_lab_with_cdevs() -> Box<dyn Host> {
 
 fn in_process(has_cdevs: bool) -> Box<dyn Host> {
     let simulation = SimKernel::new(&spec(has_cdevs)).unwrap();
-    Box::new(Twin::new(simulation.clone(), simulation, has_cdevs))
+    Box::new(Twin::new(simulation.clone(), Arc::new(simulation), None, has_cdevs))
 }
 
 fn mounted(has_cdevs: bool) -> Box<dyn Host> {
     let mounted = Mounted::new(&spec(has_cdevs));
-    Box::new(Twin::new(mounted.simulation().clone(), mounted, has_cdevs))
+    let (simulation, kernel) = (mounted.simulation.clone(), mounted.kernel.clone());
+    Box::new(Twin::new(simulation, kernel, Some(mounted), has_cdevs))
 }
 
 fn spec(has_cdevs: bool) -> HostSpec {
@@ -57,14 +58,20 @@ fn spec(has_cdevs: bool) -> HostSpec {
 struct Twin<K> {
     simulation: SimKernel,
     kernel: Arc<K>,
+    _mounted: Option<Mounted>,
     has_cdevs: bool,
     last_pid: AtomicU32,
 }
 
 impl<K: Kernel> Twin<K> {
-    fn new(simulation: SimKernel, kernel: K, has_cdevs: bool) -> Self {
-        let (kernel, last_pid) = (Arc::new(kernel), AtomicU32::new(100));
-        Self { simulation, kernel, has_cdevs, last_pid }
+    fn new(
+        simulation: SimKernel,
+        kernel: Arc<K>,
+        mounted: Option<Mounted>,
+        has_cdevs: bool,
+    ) -> Self {
+        let last_pid = AtomicU32::new(100);
+        Self { simulation, kernel, _mounted: mounted, has_cdevs, last_pid }
     }
 
     fn holder(&self, hold: impl FnOnce(u32, &str) -> Box<dyn Any + Send>) -> Held {

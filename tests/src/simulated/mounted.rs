@@ -1,6 +1,6 @@
 //! A simulated kernel whose sysfs is mounted.
 
-use std::{fs, os::fd::OwnedFd, path::PathBuf, time::Duration};
+use std::{fs, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
 use tempfile::TempDir;
@@ -16,15 +16,23 @@ use vgpu_mdev::{
 
 use crate::simfs::SimFs;
 
+/// A simulated kernel, its sysfs mounted until this is dropped, and the kernel as
+/// it is found through the mount.
+pub struct Mounted {
+    /// The kernel behind the tree.
+    pub simulation: SimKernel,
+    /// The kernel as the tree shows it.
+    pub kernel: Arc<MountedKernel>,
+    _mount: SimFs,
+    scratch: TempDir,
+}
+
 /// Sysfs is read and written by the layer for the real kernel, with system calls
 /// on the mounted tree. Device nodes, who holds them, VFIO and modules are no part
 /// of that tree: those are the simulation's own.
-pub struct Mounted {
-    // It has the mount open, so it ends first.
+pub struct MountedKernel {
     sysfs: RealKernel,
-    _mount: SimFs,
     simulation: SimKernel,
-    scratch: TempDir,
 }
 
 impl Mounted {
@@ -42,12 +50,8 @@ impl Mounted {
         }
         let mount = SimFs::mount(simulation.clone(), &sys).expect("this needs /dev/fuse and fuse3");
         let sysfs = RealKernel::new(&Roots { sys, dev, proc }, Programs::default()).unwrap();
-        Self { sysfs, _mount: mount, simulation, scratch }
-    }
-
-    /// The kernel behind the tree.
-    pub fn simulation(&self) -> &SimKernel {
-        &self.simulation
+        let kernel = Arc::new(MountedKernel { sysfs, simulation: simulation.clone() });
+        Self { simulation, kernel, _mount: mount, scratch }
     }
 
     /// Where the tree is mounted.
@@ -56,7 +60,7 @@ impl Mounted {
     }
 }
 
-impl Kernel for Mounted {
+impl Kernel for MountedKernel {
     fn read_batch(&self, batch: &ReadBatch) -> Vec<Reading> {
         self.sysfs.read_batch(batch)
     }
