@@ -93,4 +93,8 @@ impl Kernel for MountedKernel {
     ) -> Result<ToolOutput, Errno> {
         self.simulation.run_tool(tool, args, limit)
     }
+
+    fn program(&self, tool: ToolId) -> String {
+        self.simulation.program(tool)
+    }
 }
