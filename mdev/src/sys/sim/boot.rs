@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::{
     check,
     core::Core,
-    mdev,
+    gim, mdev,
     pci::{self, NewFunction},
     spec::{HeldNode, HolderSpec, HostSpec, MdevKind, MdevSpec, PciSpec, SpecError, SriovSpec},
     sriov,
@@ -68,6 +68,7 @@ pub(super) fn plug(core: &Core, spec: &HostSpec, function: &PciSpec) -> Result<(
         SpecError::new(format!("{address}: {what} is refused by the kernel: {errno:?}"))
     };
     let new = new_function(&mut core.state(), spec, function);
+    gim::describe(core, function);
     pci::add(core, new);
     match function.bound.as_deref() {
         None => pci::attach_any(core, address),

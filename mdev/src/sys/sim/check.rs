@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::PciAddress;
 
-use super::spec::{HostSpec, PciSpec, SriovSpec};
+use super::{
+    gim,
+    spec::{HostSpec, PciSpec, SriovSpec},
+};
 
 /// The highest IOMMU group that can be asked for.
 const LAST_GROUP: u32 = 65_535;
@@ -32,6 +35,9 @@ fn check(spec: &HostSpec) -> Result<(), Fault> {
     let mut taken = BTreeMap::new();
     for pci in &spec.pci {
         function(spec, pci)?;
+        if let Some(message) = gim::fault(spec, pci) {
+            return wrong(pci.address, message);
+        }
         if taken.insert(pci.address, pci.address).is_some() {
             return wrong(pci.address, format!("{} is described twice", pci.address));
         }

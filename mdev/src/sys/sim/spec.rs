@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
+use super::gim::GimSpec;
+
 /// A host, as it is described in TOML or built by a test.
 ///
 /// ```toml
@@ -118,6 +120,8 @@ pub struct PciSpec {
     pub sriov: Option<SriovSpec>,
     /// The kind of mdev parent that it is while bound to `driver`.
     pub mdev: Option<String>,
+    /// What AMD's GIM makes of it, when that is its driver.
+    pub gim: Option<GimSpec>,
 }
 
 /// An SR-IOV capability and what the PF's driver makes of it.

@@ -13,6 +13,7 @@ use crate::model::PciAddress;
 
 use super::{
     check::vf_address,
+    gim::Gim,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
 };
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub(super) locked: BTreeSet<PciAddress>,
     /// Whether the PCI rescan-remove lock is held.
     pub(super) host_locked: bool,
+    /// AMD's GIM and its GPUs.
+    pub(super) gim: Gim,
 }
 
 /// A driver for PCI functions.

@@ -7,13 +7,14 @@ use crate::sys::{ToolId, ToolOutput};
 use super::{
     MODULES, SimKernel,
     fault::{Call, Verdict},
-    pci, state, tree,
+    gim, pci, state, tree,
 };
 
 impl SimKernel {
     /// Runs a program.
     pub(super) fn run(&self, tool: ToolId, args: &[String]) -> Result<ToolOutput, Errno> {
         let command = format!("{tool} {}", args.join(" "));
+        self.core.faults.note_run(command.trim_end());
         match self.core.faults.meet(Call::Run, command.trim_end())? {
             Verdict::Proceed => {}
             Verdict::Pretend => {
@@ -28,6 +29,10 @@ impl SimKernel {
     }
 
     fn modprobe(&self, args: &[String]) -> ToolOutput {
+        if let Some(answer) = gim::modprobe(&self.core, args) {
+            self.core.events.settle();
+            return answer;
+        }
         let answer = |status, output: String| ToolOutput { status: Some(status), output };
         let (options, modules): (Vec<_>, Vec<_>) =
             args.iter().partition(|arg| arg.starts_with('-') && arg.len() > 1);
