@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
-use super::gim::GimSpec;
+use super::{gim::GimSpec, nvidia::NvidiaSpec};
 
 /// A host, as it is described in TOML or built by a test.
 ///
@@ -122,6 +122,9 @@ pub struct PciSpec {
     pub mdev: Option<String>,
     /// What AMD's GIM makes of it, when that is its driver.
     pub gim: Option<GimSpec>,
+    /// What NVIDIA's driver and programs know of it; its driver then decides what
+    /// fits, and changes no VF count through sysfs.
+    pub nvidia: Option<NvidiaSpec>,
 }
 
 /// An SR-IOV capability and what the PF's driver makes of it.

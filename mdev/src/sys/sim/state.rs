@@ -14,6 +14,7 @@ use crate::model::PciAddress;
 use super::{
     check::vf_address,
     gim::Gim,
+    nvidia::Nvidia,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
 };
@@ -53,6 +54,12 @@ pub(super) struct State {
     pub(super) host_locked: bool,
     /// AMD's GIM and its GPUs.
     pub(super) gim: Gim,
+    /// NVIDIA's GPUs, as their driver knows them.
+    pub(super) nvidia: BTreeMap<PciAddress, Nvidia>,
+    /// What drivers have written to the kernel's log.
+    pub(super) log: Vec<String>,
+    /// The command lines that were run.
+    pub(super) commands: Vec<String>,
 }
 
 /// A driver for PCI functions.
@@ -150,6 +157,9 @@ pub(super) struct Pool {
     pub(super) used: u64,
     /// How many there are of each type.
     pub(super) counts: BTreeMap<u16, u32>,
+    /// The GPU whose driver has rules of its own for what fits, see
+    /// [`nvidia`](super::nvidia).
+    pub(super) ruled_by: Option<PciAddress>,
 }
 
 pub(super) struct Mdev {

@@ -113,15 +113,20 @@ pub(super) fn describe(core: &Core, function: &PciSpec) {
 /// the function's lock is held.
 pub(super) fn probe(core: &Core, pf: PciAddress) {
     let count = {
-        let gim = &mut core.state().gim;
+        let mut state = core.state();
+        let gim = &mut state.gim;
         let Some(gpu) = gim.gpus.get(&pf) else { return };
         let limit = gpu.spec.limit;
         // The last number is that of all GPUs to follow.
         let last = gim.numbers.len().saturating_sub(1);
         let number = gim.numbers.get(gim.probed.min(last)).copied().unwrap_or(1);
         gim.probed += 1;
-        // "VF number 8 to be enabled exceeds the vf limit 1."
-        Some(number).filter(|number| *number <= limit)
+        if number > limit {
+            let text =
+                format!("gim {pf}: VF number {number} to be enabled exceeds the vf limit {limit}.");
+            state.log.push(text);
+        }
+        (number <= limit).then_some(number)
     };
     let (Some(count), Ok(_host)) = (count, core.lock_host()) else { return };
     let enabled = sriov::enable(core, pf, count).is_ok();

@@ -129,6 +129,7 @@ fn above_the_limit_the_probe_succeeds_without_functions() {
     assert_eq!(sim.modprobe_gim(&["gim", "vf_num=8"]), done());
     assert_eq!(sim.counts(), [8, 8, 0]);
     assert_eq!(sim.driver_of(C).as_deref(), Some("gim"));
+    assert_eq!(sim.log(), ["gim 0000:38:00.0: VF number 8 to be enabled exceeds the vf limit 2."]);
     // The GPU does not run: it has no attributes of the driver either.
     assert!(!sim.has(&path(C, "memory_partition_mode")) && !sim.has(&path(C, "xgmi_hive_info")));
     assert!(sim.has(&path(A, "memory_partition_mode")));
