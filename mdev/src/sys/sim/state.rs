@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) pools: Vec<Pool>,
     pub(super) mdevs: BTreeMap<Uuid, Mdev>,
     pub(super) mdev_drivers: BTreeSet<String>,
+    /// Whether the module `mdev` is there, with a driver that needs it.
+    pub(super) mdev_bus: bool,
     /// Whether a parent has ever registered: the class stays.
     pub(super) mdev_class: bool,
     pub(super) groups: BTreeMap<u32, Group>,
