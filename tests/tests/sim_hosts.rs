@@ -34,7 +34,9 @@ fn mig(functions: u32, shapes: &[&str]) -> Configure {
 fn stages(host: &str) -> &'static [Stage] {
     const A100: &str = "0000:41:00.0";
     const RTX: &str = "0000:02:00.0";
+    const MI300X: &str = "0000:0c:00.0";
     match host {
+        "mi300x" => &[("a VF for each accelerator", || vec![(MI300X, functions(8))])],
         "a100" => &[
             ("VFs enabled", || vec![(A100, functions(16))]),
             ("MIG with 3g.20gb, 2g.10gb, 1g.5gb", || {
@@ -156,6 +158,7 @@ hosts! {
     a40 = "a40",
     l40s = "l40s",
     lab = "lab",
+    mi300x = "mi300x",
     rtx_pro_6000 = "rtx-pro-6000",
     t4 = "t4",
 }

@@ -52,6 +52,16 @@ pub(super) enum Attr {
     PlacementId,
     VgpuParams,
     WarmUpdate,
+    // AMD's GIM.
+    AcceleratorPartitionProfile,
+    MemoryPartitionMode,
+    SpatialPartitionMode,
+    MemoryPartitionConfig,
+    SpatialPartitionCaps,
+    ResetGpu,
+    PspVbflash,
+    PspVbflashStatus,
+    XgmiHiveId,
     // Others.
     Uevent,
     UeventSeqnum,
@@ -99,6 +109,15 @@ impl Attr {
             Self::PlacementId => ("placement_id", 0o644),
             Self::VgpuParams => ("vgpu_params", 0o644),
             Self::WarmUpdate => ("warm_update", 0o644),
+            Self::AcceleratorPartitionProfile => ("accelerator_partition_profile", 0o600),
+            Self::MemoryPartitionMode => ("memory_partition_mode", 0o600),
+            Self::SpatialPartitionMode => ("spatial_partition_mode", 0o400),
+            Self::MemoryPartitionConfig => ("memory_partition_config", 0o400),
+            Self::SpatialPartitionCaps => ("spatial_partition_caps", 0o400),
+            Self::ResetGpu => ("reset_gpu", 0o400),
+            Self::PspVbflash => ("psp_vbflash", 0o664),
+            Self::PspVbflashStatus => ("psp_vbflash_status", 0o444),
+            Self::XgmiHiveId => ("xgmi_hive_id", 0o444),
             Self::Uevent => ("uevent", 0o644),
             Self::UeventSeqnum => ("uevent_seqnum", 0o444),
             Self::Dev => ("dev", 0o444),
@@ -155,7 +174,12 @@ impl State {
             Dir::Kernel => vec![Attr::UeventSeqnum],
             Dir::PciBus => vec![Attr::DriversProbe],
             Dir::PciDriver(_) => vec![Attr::Bind, Attr::Unbind, Attr::Uevent],
-            Dir::Pci(address) => self.pci.get(&address).map_or_else(Vec::new, function),
+            Dir::Pci(address) => {
+                let mut attrs = self.pci.get(&address).map_or_else(Vec::new, function);
+                attrs.extend(self.gim.attrs(address));
+                attrs
+            }
+            Dir::Hive(_) => vec![Attr::XgmiHiveId],
             Dir::Mdev(uuid) if !self.is_removing(uuid) => vec![Attr::RemoveMdev, Attr::Uevent],
             Dir::Type(key, index) => {
                 let mut attrs = vec![Attr::Create, Attr::DeviceApi, Attr::AvailableInstances];
@@ -185,6 +209,7 @@ impl State {
         match dir {
             Dir::Pci(address) => self.show_function(address, attr),
             Dir::Vendor(vf) => self.show_vendor(vf, attr),
+            Dir::Hive(pf) => self.gim.show(pf, attr).ok_or(Errno::ENODEV),
             Dir::Type(key, index) => {
                 let (_, ty) = self.mdev_type(key, index).ok_or(Errno::ENODEV)?;
                 Ok(match attr {
@@ -226,6 +251,9 @@ impl State {
         if let Role::Pf(sriov) = &device.role
             && let Some(text) = show_sriov(sriov, attr)
         {
+            return Ok(text);
+        }
+        if let Some(text) = self.gim.show(address, attr) {
             return Ok(text);
         }
         Ok(match attr {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     check,
     core::Core,
-    mdev, nvidia,
+    gim, mdev, nvidia,
     pci::{self, NewFunction},
     spec::{HeldNode, HolderSpec, HostSpec, MdevKind, MdevSpec, PciSpec, SpecError, SriovSpec},
     sriov,
@@ -72,6 +72,7 @@ pub(super) fn plug(core: &Core, spec: &HostSpec, function: &PciSpec) -> Result<(
         SpecError::new(format!("{address}: {what} is refused by the kernel: {errno:?}"))
     };
     let new = new_function(&mut core.state(), spec, function);
+    gim::describe(core, function);
     pci::add(core, new);
     match function.bound.as_deref() {
         None => pci::attach_any(core, address),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::PciAddress;
 
 use super::{
-    nvidia,
+    gim, nvidia,
     spec::{HostSpec, PciSpec, SriovSpec},
 };
 
@@ -35,6 +35,9 @@ fn check(spec: &HostSpec) -> Result<(), Fault> {
     let mut taken = BTreeMap::new();
     for pci in &spec.pci {
         function(spec, pci)?;
+        if let Some(message) = gim::fault(spec, pci) {
+            return wrong(pci.address, message);
+        }
         if taken.insert(pci.address, pci.address).is_some() {
             return wrong(pci.address, format!("{} is described twice", pci.address));
         }

@@ -12,6 +12,7 @@ mod check;
 mod core;
 mod events;
 mod fault;
+mod gim;
 mod keyed;
 mod kind;
 mod mdev;
@@ -29,7 +30,7 @@ mod vfio;
 #[cfg(test)]
 mod tests;
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
 
@@ -41,6 +42,7 @@ use super::{
 };
 
 pub use fault::{BlockGuard, Calls, FaultOn, RecordedWrite};
+pub use gim::GimSpec;
 pub use nvidia::{Geometry, GpuGeneration, ListOrder, NvidiaSpec};
 pub use spec::{
     ErrnoName, HeldNode, HolderSpec, Homogeneous, HostSpec, MdevKind, MdevSpec, MdevType, PciSpec,
@@ -246,7 +248,22 @@ impl SimKernel {
         self.core.faults.forbidden_reads()
     }
 
-    /// Records writes from now on.
+    /// The reads that did harm, by path: each one of AMD's `reset_gpu` reset a GPU.
+    pub fn harm_done(&self) -> Vec<String> {
+        self.core.faults.harm_done()
+    }
+
+    /// Counts reads from now on.
+    pub fn record_reads(&self) {
+        self.core.faults.record_reads();
+    }
+
+    /// How often each path below `/sys` was read, as it was asked for.
+    pub fn reads(&self) -> BTreeMap<String, u64> {
+        self.core.faults.reads()
+    }
+
+    /// Records writes and programs from now on.
     pub fn record_writes(&self) {
         self.core.faults.record();
     }
@@ -254,6 +271,12 @@ impl SimKernel {
     /// The writes recorded.
     pub fn writes(&self) -> Vec<RecordedWrite> {
         self.core.faults.writes()
+    }
+
+    /// The writes and the programs recorded, in words, in the order in which they
+    /// began.
+    pub fn changes(&self) -> Vec<String> {
+        self.core.faults.changes()
     }
 
     /// Adds a function, as a hot plug does. Its kinds of mdev are those of
@@ -299,6 +322,7 @@ impl SimKernel {
     /// # Errors
     /// The errno of `open` or `read`.
     pub fn read(&self, path: &str, kind: ReadKind) -> Reading {
+        self.core.faults.note_read(path, kind);
         match self.core.faults.meet(Call::Read, path)? {
             Verdict::Proceed => {}
             Verdict::Pretend => return Ok(nothing(kind)),
@@ -345,6 +369,8 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
         (Dir::PciDriver(driver), Attr::Unbind) => pci::unbind(core, driver, value),
         (Dir::Type(parent, index), Attr::Create) => mdev::create(core, parent, index, value),
         (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
+        (Dir::Pci(pf), Attr::AcceleratorPartitionProfile) => gim::set_profile(core, pf, value),
+        (Dir::Pci(pf), Attr::MemoryPartitionMode) => gim::set_memory(core, pf, value),
         (Dir::Mdev(uuid), Attr::RemoveMdev) => mdev::remove(core, uuid, value),
         (_, Attr::Uevent) => {
             let event = core.state().synthetic_event(dir, value)?;

@@ -9,7 +9,7 @@ use crate::model::PciAddress;
 
 use super::{
     core::Core,
-    mdev,
+    gim, mdev,
     number::unsigned,
     nvidia, sriov,
     state::{Facts, Member, Parent, ParentKey, PciDevice, Role, State},
@@ -165,6 +165,9 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
     if vfio || is_vendor {
         vfio::register(core, Member::Pci(address))?;
     }
+    if own {
+        gim::probe(core, address);
+    }
     let event = core.state().pci_event("bind", address);
     core.emit(event);
     Ok(())
@@ -211,6 +214,7 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
         if let Some(card) = card {
             state.card_numbers.give_back(card);
         }
+        state.gim.unbound(address);
         if let Some(driver) = state.drivers.get_mut(driver) {
             driver.devices.remove(&address);
             // It lets go of a PF and leaves the VFs as they are.

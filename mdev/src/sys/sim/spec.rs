@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
-use super::nvidia::NvidiaSpec;
+use super::{gim::GimSpec, nvidia::NvidiaSpec};
 
 /// A host, as it is described in TOML or built by a test.
 ///
@@ -120,6 +120,8 @@ pub struct PciSpec {
     pub sriov: Option<SriovSpec>,
     /// The kind of mdev parent that it is while bound to `driver`.
     pub mdev: Option<String>,
+    /// What AMD's GIM makes of it, when that is its driver.
+    pub gim: Option<GimSpec>,
     /// What NVIDIA's driver and programs know of it; its driver then decides what
     /// fits, and changes no VF count through sysfs.
     pub nvidia: Option<NvidiaSpec>,

@@ -13,6 +13,7 @@ use crate::model::PciAddress;
 
 use super::{
     check::vf_address,
+    gim::Gim,
     nvidia::Nvidia,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
@@ -53,6 +54,8 @@ pub(super) struct State {
     pub(super) locked: BTreeSet<PciAddress>,
     /// Whether the PCI rescan-remove lock is held.
     pub(super) host_locked: bool,
+    /// AMD's GIM and its GPUs.
+    pub(super) gim: Gim,
     /// NVIDIA's GPUs, as their driver knows them.
     pub(super) nvidia: BTreeMap<PciAddress, Nvidia>,
     /// What drivers have written to the kernel's log.

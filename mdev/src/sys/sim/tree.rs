@@ -40,6 +40,8 @@ pub(super) enum Dir {
     Pci(PciAddress),
     /// A VF's folder `nvidia/`.
     Vendor(PciAddress),
+    /// A GPU's folder `xgmi_hive_info/`.
+    Hive(PciAddress),
     Drm(PciAddress),
     Card(PciAddress),
     Virtual,
@@ -199,6 +201,9 @@ impl State {
         }
         found.extend(device.card.map(|_| sub("drm", Dir::Drm(address))));
         found.extend(device.vendor.as_ref().map(|_| sub("nvidia", Dir::Vendor(address))));
+        if self.gim.tells_hive(address) {
+            found.push(sub("xgmi_hive_info", Dir::Hive(address)));
+        }
         if device.parent.is_some() {
             found.push(sub("mdev_supported_types", Dir::Types(ParentKey::Pci(address))));
         }
@@ -265,6 +270,7 @@ impl State {
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
+            Dir::Hive(pf) => fixed(Dir::Pci(pf), "xgmi_hive_info"),
             Dir::Card(address) => {
                 keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
             }
@@ -314,9 +320,11 @@ impl State {
     /// A directory's inode: a device's is new at each creation.
     pub(super) fn inode(&self, dir: Dir) -> u64 {
         let device = match dir {
-            Dir::Pci(address) | Dir::Drm(address) | Dir::Vendor(address) | Dir::Card(address) => {
-                self.pci.get(&address).map(|device| device.inode)
-            }
+            Dir::Pci(address)
+            | Dir::Drm(address)
+            | Dir::Vendor(address)
+            | Dir::Hive(address)
+            | Dir::Card(address) => self.pci.get(&address).map(|device| device.inode),
             Dir::Mdev(uuid) => self.mdevs.get(&uuid).map(|mdev| mdev.inode),
             Dir::VfioDevices(member) | Dir::VfioDevice(member) => Some(self.inode(member.dir())),
             _ => None,

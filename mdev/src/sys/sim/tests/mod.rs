@@ -6,6 +6,7 @@ mod binding;
 mod chaos;
 mod events;
 mod faults;
+mod gim;
 mod mdevs;
 mod nvidia;
 mod nvidia_mig;
