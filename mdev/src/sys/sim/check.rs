@@ -66,6 +66,10 @@ fn kinds(spec: &HostSpec) -> Result<(), Fault> {
         let mut ids = BTreeSet::new();
         for ty in &kind.types {
             name(&ty.id, "an mdev type")?;
+            if ty.aperture.is_some() != kind.aperture.is_some() {
+                let what = if kind.aperture.is_some() { "low-mb" } else { "size" };
+                return wrong(&ty.id, format!("{} in mdev-kind {key} needs its {what}", ty.id));
+            }
             if ty.size == 0 {
                 return wrong(&ty.id, format!("the size of {} in mdev-kind {key} is 0", ty.id));
             }

@@ -12,6 +12,7 @@ mod check;
 mod core;
 mod events;
 mod fault;
+mod gvt;
 mod keyed;
 mod kind;
 mod mdev;
@@ -40,6 +41,7 @@ use super::{
 };
 
 pub use fault::{BlockGuard, Calls, FaultOn, RecordedWrite};
+pub use gvt::Aperture;
 pub use spec::{
     ErrnoName, HeldNode, HolderSpec, Homogeneous, HostSpec, MdevKind, MdevSpec, MdevType, PciSpec,
     SpecError, SriovSpec, VfSpec, VfioDriverSpec, VfioSpec, VirtualParentSpec,

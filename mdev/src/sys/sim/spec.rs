@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
+use super::gvt::Aperture;
+
 /// A host, as it is described in TOML or built by a test.
 ///
 /// ```toml
@@ -187,6 +189,9 @@ pub struct MdevKind {
     pub driver: String,
     /// What its types share, in units of their `size`.
     pub units: u64,
+    /// What GVT-g leaves of the graphics memory for guests; `units` is then its
+    /// low part.
+    pub aperture: Option<Aperture>,
     /// What `create` gives when nothing is left: EUSERS where the mdev core
     /// counts, ENOSPC or another where the driver does.
     pub full: ErrnoName,
@@ -214,7 +219,7 @@ pub enum Homogeneous {
 
 /// One mdev type.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(try_from = "super::kind::DescribedType")]
 pub struct MdevType {
     /// Its directory's name: `nvidia-558`, `mtty-2`.
     pub id: String,
@@ -223,10 +228,11 @@ pub struct MdevType {
     /// Its `description`; some drivers have none.
     pub description: Option<String>,
     /// Its `device_api`.
-    #[serde(default = "vfio_pci")]
     pub device_api: String,
     /// The units that one takes.
     pub size: u64,
+    /// What one takes of GVT-g's graphics memory.
+    pub aperture: Option<Aperture>,
     /// The most of its size that one GPU takes, however many units are left.
     pub max: Option<u32>,
 }
@@ -401,8 +407,4 @@ fn unknown_node() -> i32 {
 
 fn flr() -> Vec<String> {
     vec!["flr".into()]
-}
-
-fn vfio_pci() -> String {
-    "vfio-pci".into()
 }

@@ -6,6 +6,7 @@ mod binding;
 mod chaos;
 mod events;
 mod faults;
+mod gvt;
 mod mdevs;
 mod scale;
 mod specs;
