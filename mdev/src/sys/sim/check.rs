@@ -126,6 +126,12 @@ fn virtual_functions(
     for offered in sriov.mdev.iter().chain(&sriov.vendor) {
         kind(spec, offered)?;
     }
+    if sriov.i915.is_some() && sriov.xe.is_some() {
+        return wrong(pf, format!("{pf} is described with both i915 and xe"));
+    }
+    if (sriov.i915.is_some() || sriov.xe.is_some()) && pci.driver.is_none() {
+        return wrong(pf, format!("{pf} has something for VFs but no driver to give it"));
+    }
     let most = sriov.driver_limit.unwrap_or(u16::MAX).min(sriov.total_vfs);
     if sriov.enabled > most {
         return wrong(pf, format!("{pf} has {} VFs enabled of {most}", sriov.enabled));

@@ -9,6 +9,7 @@ use crate::model::PciAddress;
 
 use super::{
     core::Core,
+    intel::Intel,
     mdev,
     number::unsigned,
     sriov,
@@ -49,6 +50,7 @@ pub(super) fn add(core: &Core, new: NewFunction) {
         card: None,
         parent: None,
         vendor: None,
+        intel: None,
     };
     state.pci.insert(address, device);
     match new.upstream.and_then(|bridge| state.pci.get_mut(&bridge)) {
@@ -148,6 +150,9 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
         device.parent = offered.map(|(kind, pool)| Box::new(Parent::new(kind, pool)));
         let carries = device.facts.carries.clone();
         device.vendor = carries.map(|(kind, pool)| Box::new(Vendor::new(kind, pool)));
+        if let Role::Pf(sriov) = &device.role {
+            device.intel = Intel::new(&sriov.spec).map(Box::new);
+        }
     }
     let is_vendor = device.vendor.is_some();
     let is_parent = device.parent.is_some();
@@ -222,7 +227,11 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
     }
     vfio::unregister(core, Member::Pci(address))?;
     core.state().clear_vendor(address);
-    core.state().function_mut(address)?.vendor = None;
+    let mut state = core.state();
+    let device = state.function_mut(address)?;
+    device.vendor = None;
+    device.intel = None;
+    drop(state);
     let event = core.state().pci_event("unbind", address);
     core.emit(event);
     Ok(())

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
-use super::gvt::Aperture;
+use super::{gvt::Aperture, i915::I915Spec, xe::XeSpec};
 
 /// A host, as it is described in TOML or built by a test.
 ///
@@ -169,6 +169,10 @@ pub struct SriovSpec {
     /// The kind whose types each VF carries in NVIDIA's folder, without mdev; all
     /// share the PF's capacity.
     pub vendor: Option<String>,
+    /// What i915 has for VFs, and offers in `prelim_iov/`.
+    pub i915: Option<I915Spec>,
+    /// What xe has for VFs, and offers in `sriov_admin/`.
+    pub xe: Option<XeSpec>,
 }
 
 /// A VF that is bound at boot.

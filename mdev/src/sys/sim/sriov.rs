@@ -68,6 +68,7 @@ pub(super) fn enable(core: &Core, pf: PciAddress, count: u16) -> Result<(), Errn
     if addresses.iter().any(|vf| core.state().pci.contains_key(vf)) {
         return Err(Errno::EBUSY);
     }
+    core.state().provision(pf, count)?;
     for vf in addresses {
         let new = new_vf(&core.state(), pf, vf)?;
         pci::add(core, new);
@@ -117,7 +118,9 @@ pub(super) fn disable(core: &Core, pf: PciAddress) -> Result<(), Errno> {
         let _device = core.lock_device(vf)?;
         pci::take_out(core, vf)?;
     }
-    core.state().sriov_mut(pf)?.count = 0;
+    let mut state = core.state();
+    state.sriov_mut(pf)?.count = 0;
+    state.unprovision(pf);
     Ok(())
 }
 

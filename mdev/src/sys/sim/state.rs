@@ -14,6 +14,7 @@ use crate::model::PciAddress;
 use super::{
     check::vf_address,
     gvt,
+    intel::Intel,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
 };
@@ -93,6 +94,7 @@ pub(super) struct PciDevice {
     pub(super) card: Option<u32>,
     pub(super) parent: Option<Box<Parent>>,
     pub(super) vendor: Option<Box<Vendor>>,
+    pub(super) intel: Option<Box<Intel>>,
 }
 
 pub(super) enum Role {

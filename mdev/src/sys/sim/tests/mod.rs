@@ -7,12 +7,14 @@ mod chaos;
 mod events;
 mod faults;
 mod gvt;
+mod i915;
 mod mdevs;
 mod scale;
 mod specs;
 mod tree;
 mod vfio;
 mod vfs;
+mod xe;
 
 use std::{
     sync::{Arc, Mutex, mpsc},
