@@ -134,6 +134,7 @@ fn vfs_go_to_the_driver_that_migrates() {
         sim.module_aliases(),
         "alias vfio_pci:v00008086d0000E211sv*sd*bc*sc*i* xe_vfio_pci\n"
     );
+    sim.put(&format!("{B60}/sriov_drivers_autoprobe"), "0").unwrap();
     sim.put(&format!("{B60}/sriov_numvfs"), "1").unwrap();
     let vf = "bus/pci/devices/0000:03:00.1";
     sim.put(&format!("{vf}/driver_override"), "xe-vfio-pci").unwrap();
