@@ -1,6 +1,7 @@
 //! `host.toml`: what the host's administrator decided.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     str::FromStr,
@@ -8,7 +9,11 @@ use std::{
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::{model::PciAddress, sys::ToolId};
+use crate::{
+    model::{Gpu, PciAddress},
+    placement::Policy,
+    sys::ToolId,
+};
 
 /// The content of `/etc/vgpu-host/host.toml`; a missing file means defaults.
 ///
@@ -22,6 +27,12 @@ use crate::{model::PciAddress, sys::ToolId};
 ///
 /// [limits]
 /// vgpus-per-user = 16
+///
+/// [placement]  # which GPU carries a new vGPU: pack (the default) or spread
+/// policy = "spread"
+///
+/// [pools.render]  # GPUs that can be asked for by a name
+/// gpus = ["10de:2235", "0000:41:00.0"]
 ///
 /// [tools]  # where the programs are that the service runs
 /// modprobe = "/sbin/modprobe"
@@ -39,6 +50,72 @@ pub struct Config {
     pub limits: Limits,
     /// Where the programs are.
     pub tools: Tools,
+    /// Which GPU carries a new vGPU.
+    pub placement: Placement,
+    /// GPUs by the name of their pool.
+    pub pools: BTreeMap<PoolName, Pool>,
+}
+
+/// Which GPU carries a new vGPU, where the request does not say.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Placement {
+    /// By this rule.
+    pub policy: Policy,
+}
+
+/// GPUs that can be asked for together.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// These; a GPU can be in several pools.
+    pub gpus: Vec<Selector>,
+}
+
+/// The name of a pool: lower-case letters, digits and `-`, at most 32.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct PoolName(Box<str>);
+
+impl FromStr for PoolName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if (1..=32).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') {
+            return Ok(Self(text.into()));
+        }
+        Err(format!(
+            "{:?} names no pool: use 1 to 32 lower-case letters, digits and '-'",
+            text.chars().take(64).collect::<String>()
+        ))
+    }
+}
+
+impl TryFrom<String> for PoolName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Pool {
+    /// Whether a GPU is in it: only PCI devices can be.
+    pub fn holds(&self, gpu: &Gpu) -> bool {
+        let (Some(address), Some((vendor, device))) = (gpu.id.pci(), gpu.pci_ids) else {
+            return false;
+        };
+        // The class of a GPU is not in the picture: selectors by class are refused
+        // when the file is read.
+        self.gpus.iter().any(|selector| selector.matches(address, vendor, device, 0))
+    }
 }
 
 /// Which devices are GPUs: display controllers (class 0x03) and processing
@@ -141,10 +218,20 @@ impl Config {
     /// # Errors
     /// Names the file, line and what is wrong.
     pub fn parse(text: &str, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| ConfigError {
-            path: path.into(),
+        let path = path.into();
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError {
+            path: path.clone(),
             message: error.to_string().trim_end().to_owned(),
-        })
+        })?;
+        for (name, pool) in &config.pools {
+            if pool.gpus.iter().any(|selector| matches!(selector, Selector::Class(..))) {
+                let message = format!(
+                    "the pool {name} has a class among its gpus: write vvvv:dddd or an address"
+                );
+                return Err(ConfigError { path, message });
+            }
+        }
+        Ok(config)
     }
 }
 
@@ -241,6 +328,22 @@ mod tests {
             "{relative}"
         );
         assert!(tools("[tools]\nnvidia_smi = \"/usr/bin/nvidia-smi\"\n").is_err());
+    }
+
+    #[test]
+    fn pools_name_gpus_and_no_classes() {
+        let text = "[placement]\npolicy = 'spread'\n[pools.render]\ngpus = ['10de:2235']\n";
+        let config = Config::parse(text, "x").unwrap();
+        assert_eq!(config.placement.policy, Policy::Spread);
+        assert_eq!(config.pools.keys().next().unwrap().to_string(), "render");
+        for wrong in [
+            "[pools.Render]\ngpus = []",
+            "[pools.a]\ngpus = ['class:03']",
+            "[pools.a]\n",
+            "[placement]\npolicy = 'tight'",
+        ] {
+            assert!(Config::parse(wrong, "x").is_err(), "{wrong} was taken");
+        }
     }
 
     #[test]

@@ -34,9 +34,11 @@ pub struct Run {
     pub size: u32,
 }
 
-/// The smallest part that is divided once more: one of sixteen, as a GPU takes 32
-/// vGPUs (`MAX_VGPU_DEVICES_PER_PGPU`).
-const SMALLEST_PART: u32 = 16;
+/// The most vGPUs of a GPU that have a place (`MAX_VGPU_DEVICES_PER_PGPU`).
+const MOST: u32 = 32;
+
+/// The smallest part that is divided once more: two of them fill the GPU's places.
+const SMALLEST_PART: u32 = MOST / 2;
 
 /// Starts at which a vGPU of all of 1 GiB would reach into its neighbours
 /// (`_kvgpumgrIsPlacementValid`).
@@ -53,6 +55,7 @@ impl Framebuffer {
     /// Where a type may start while all are of one size, `most` of them at once:
     /// at multiples of the size (`_kvgpumgrSetHomogeneousResources`).
     pub fn alike_starts(&self, gib: u32, most: u32) -> Vec<u32> {
+        let most = most.min(MOST);
         match (self.generation, self.size(gib)) {
             (_, 0) => Vec::new(),
             (Generation::Blackwell, _) => self.even_starts(most),
@@ -65,6 +68,7 @@ impl Framebuffer {
     /// Where a type may start in heterogeneous mode, of which an empty GPU takes
     /// `most` while all are of one size; ascending.
     pub fn mixed_starts(&self, gib: u32, most: u32) -> Vec<u32> {
+        let most = most.min(MOST);
         match (self.generation, self.size(gib)) {
             (_, 0) => Vec::new(),
             (Generation::Blackwell, _) => self.even_starts(most),
@@ -167,6 +171,7 @@ mod tests {
         assert_eq!(a100.alike_starts(4, 10), [0, 4, 8, 12, 16, 20, 24, 28, 32, 36]);
         // No more than the type's count.
         assert_eq!(A40.alike_starts(1, 32).last(), Some(&31));
+        assert_eq!(A40.alike_starts(1, u32::MAX).len(), 32);
         assert!(A40.alike_starts(0, 5).is_empty());
     }
 

@@ -20,6 +20,7 @@ pub mod framework;
 pub mod hub;
 pub mod journal;
 pub mod model;
+pub mod placement;
 pub mod plan;
 pub mod publisher;
 pub mod refusal;

@@ -11,7 +11,9 @@ use std::{
 use uuid::Uuid;
 
 use crate::{
+    config::PoolName,
     model::{GpuId, PciAddress, VgpuName},
+    placement::Policy,
     room::Shape,
 };
 
@@ -20,7 +22,7 @@ use crate::{
 pub struct CreateRequest {
     /// The profile: its id, full name or short name.
     pub profile: String,
-    /// On this GPU; otherwise on the one with the most left.
+    /// On this GPU; otherwise on one that is chosen.
     pub gpu: Option<GpuId>,
     /// Under this UUID; otherwise under a new one.
     pub uuid: Option<Uuid>,
@@ -32,8 +34,50 @@ pub struct CreateRequest {
     pub function: Option<PciAddress>,
     /// On a GPU of this NUMA node.
     pub numa_node: Option<u32>,
+    /// On a GPU of this pool.
+    pub pool: Option<PoolName>,
+    /// Chosen by this rule; otherwise by that of `host.toml`.
+    pub placement: Option<Policy>,
     /// Enable all VFs of a GPU where none is enabled.
     pub enable_vfs: bool,
+}
+
+/// Many vGPUs that are to be placed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PlanRequest {
+    /// The profiles, each with how many of it.
+    pub wishes: Vec<(String, u32)>,
+    /// On this GPU.
+    pub gpu: Option<GpuId>,
+    /// On GPUs of this NUMA node.
+    pub numa_node: Option<u32>,
+    /// On GPUs of this pool.
+    pub pool: Option<PoolName>,
+    /// Chosen by this rule; otherwise by that of `host.toml`.
+    pub placement: Option<Policy>,
+}
+
+/// Where vGPUs would be placed; nothing is reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// One for each vGPU, in the order of the wishes.
+    pub choices: Vec<Choice>,
+    /// What the GPUs would have available of each profile afterwards: GPU, short
+    /// name, now, afterwards; only where it is less.
+    pub remaining: Vec<(GpuId, String, u32, u32)>,
+}
+
+/// Where one vGPU would be placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its profile's short name.
+    pub profile: String,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The VF that would carry it; the kernel's answer may be another by then.
+    pub function: Option<PciAddress>,
+    /// What would be done, in words, in order.
+    pub steps: Vec<String>,
 }
 
 /// How a GPU is to be divided; `None` leaves it as it is.

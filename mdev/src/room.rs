@@ -4,7 +4,7 @@
 //! The kernel says what fits *now*. What would fit after the next vGPU it does
 //! not say: that follows from the rule by which the GPU's driver divides it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     framebuffer::{Framebuffer, Run, free_starts},
@@ -14,7 +14,10 @@ use crate::{
 /// What a GPU still takes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Room {
-    kinds: Vec<Kind>,
+    /// Shared by the copies in which a plan tries things.
+    kinds: Arc<[Kind]>,
+    /// How many of each kind the kernel offers at most.
+    offered: Vec<u32>,
     rule: Rule,
     /// The functions that are free, where each vGPU takes one.
     functions: Option<u32>,
@@ -100,17 +103,20 @@ impl Room {
     pub fn shared(kinds: Vec<Kind>, functions: Option<u32>) -> Self {
         let left = kinds.iter().map(|kind| part(kind) * u64::from(kind.offered)).max();
         let rule = Rule::Shared { left: left.unwrap_or(0).min(WHOLE) };
-        Self { kinds, rule, functions }
+        Self::ruled(kinds, rule, functions)
     }
 
     /// The room of a GPU that is divided by a rule of its own.
     pub fn ruled(kinds: Vec<Kind>, rule: Rule, functions: Option<u32>) -> Self {
-        Self { kinds, rule, functions }
+        let offered = kinds.iter().map(|kind| kind.offered).collect();
+        Self { kinds: kinds.into(), offered, rule, functions }
     }
 
-    /// Adds a kind that takes the whole GPU.
-    pub fn add(&mut self, kind: Kind) {
-        self.kinds.push(kind);
+    /// The same with one more kind, which takes the whole GPU.
+    pub fn with_whole(mut self, kind: Kind) -> Self {
+        self.offered.push(kind.offered);
+        self.kinds = self.kinds.iter().cloned().chain([kind]).collect();
+        self
     }
 
     /// The kinds, in the order of the GPU's profiles.
@@ -130,9 +136,11 @@ impl Room {
 
     /// How many more of a kind fit.
     pub fn available(&self, place: usize) -> u32 {
-        let Some(kind) = self.kinds.get(place) else { return 0 };
-        if kind.whole {
-            return kind.offered.min(1);
+        let (Some(kind), Some(offered)) = (self.kinds.get(place), self.offered.get(place)) else {
+            return 0;
+        };
+        if kind.whole || *offered == 0 {
+            return (*offered).min(1);
         }
         let by_rule = match &self.rule {
             Rule::Shared { left } => fit(*left, part(kind)),
@@ -141,7 +149,7 @@ impl Room {
             Rule::Placed { framebuffer, taken } => places(framebuffer, taken, kind).count() as u32,
             Rule::Instances(slots) => slots.iter().map(|slot| slot.takes(kind)).sum(),
         };
-        kind.offered.min(by_rule).min(self.functions.unwrap_or(u32::MAX))
+        by_rule.min(*offered).min(self.functions.unwrap_or(u32::MAX))
     }
 
     /// Takes one of a kind; `false` when none fits.
@@ -149,31 +157,32 @@ impl Room {
         if self.available(place) == 0 {
             return false;
         }
-        let Some(taken) = self.kinds.get(place).cloned() else { return false };
+        let kinds = self.kinds.clone();
+        let Some(taken) = kinds.get(place) else { return false };
         self.functions = self.functions.map(|free| free.saturating_sub(1));
         let one_size = matches!(self.rule, Rule::OneSize { .. });
-        for kind in &mut self.kinds {
-            let same = kind.id == taken.id || (one_size && kind.size == taken.size);
+        for (at, (kind, offered)) in kinds.iter().zip(&mut self.offered).enumerate() {
+            let same = at == place || (one_size && kind.size == taken.size);
             if kind.whole || taken.whole {
-                kind.offered = 0;
+                *offered = 0;
             } else if same {
-                kind.offered = kind.offered.saturating_sub(1);
+                *offered = offered.saturating_sub(1);
             }
         }
         match &mut self.rule {
-            Rule::Shared { left } => *left = left.saturating_sub(part(&taken)),
+            Rule::Shared { left } => *left = left.saturating_sub(part(taken)),
             Rule::OneSize { placed, .. } => *placed.entry(taken.size).or_default() += 1,
             Rule::Mixed { left } => *left = left.saturating_sub(taken.size),
             Rule::Placed { framebuffer, taken: runs } => {
                 // The driver takes the first.
-                let first = places(framebuffer, runs, &taken).next();
+                let first = places(framebuffer, runs, taken).next();
                 runs.extend(first);
             }
             Rule::Instances(slots) => {
                 // The fullest that still takes it: a whole one stays for others.
-                let fitting = slots.iter_mut().filter(|slot| slot.takes(&taken) > 0);
-                if let Some(slot) = fitting.min_by_key(|slot| slot.takes(&taken)) {
-                    slot.add(&taken);
+                let fitting = slots.iter_mut().filter(|slot| slot.takes(taken) > 0);
+                if let Some(slot) = fitting.min_by_key(|slot| slot.takes(taken)) {
+                    slot.add(taken);
                 }
             }
         }
@@ -201,9 +210,7 @@ impl Slot {
     /// How many more of a kind it takes.
     pub fn takes(&self, kind: &Kind) -> u32 {
         let Some(wanted) = &kind.instance else { return 0 };
-        if wanted.slices != self.shape.slices
-            || (wanted.extra == "me") != (self.shape.extra == "me")
-        {
+        if wanted.slices != self.shape.slices || wanted.extra != self.shape.extra {
             return 0;
         }
         let most = if self.shared {
@@ -347,8 +354,8 @@ mod tests {
     fn the_whole_gpu_excludes_all_else() {
         let mut whole = kind("flex-170-full", 0, 1, 1);
         whole.whole = true;
-        let mut room = Room::shared(vec![kind("flex-170-vf", 0, 31, 4)], Some(4));
-        room.add(whole);
+        let room = Room::shared(vec![kind("flex-170-vf", 0, 31, 4)], Some(4));
+        let mut room = room.with_whole(whole);
         let mut divided = room.clone();
         assert!(divided.take(0));
         assert_eq!(all(&divided), [3, 0]);

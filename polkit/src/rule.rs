@@ -26,6 +26,7 @@ pub const TABLE: &[(&str, &str, Rule)] = &[
     ("org.vgpu.Host1.Manager", "ListGpus", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListProfiles", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "ListVgpus", Rule::Everyone),
+    ("org.vgpu.Host1.Manager", "PlanVgpus", Rule::Everyone),
     ("org.vgpu.Host1.Manager", "Rescan", Rule::Needs(Action::ConfigureGpu)),
     ("org.vgpu.Host1.Gpu", "Explain", Rule::Everyone),
     ("org.vgpu.Host1.Gpu", "SetVfCount", Rule::Needs(Action::ConfigureGpu)),

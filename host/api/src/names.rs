@@ -50,6 +50,10 @@ pub mod option {
     pub const FUNCTION: &str = "function";
     /// `u`: a NUMA node.
     pub const NUMA_NODE: &str = "numa-node";
+    /// `s`: a pool of GPUs, as `host.toml` names it.
+    pub const POOL: &str = "pool";
+    /// `s`: how a GPU is chosen, `pack` or `spread`.
+    pub const PLACEMENT: &str = "placement";
     /// `b`: whether the number of VFs may be changed.
     pub const ENABLE_VFS: &str = "enable-vfs";
     /// `b`: although it is held.

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 
 use zbus::{OwnedFd, OwnedObjectPath, OwnedVariant, Variant, proxy};
 
-use crate::wire::{GpuEntry, HolderEntry, ProfileEntry, ProfileFacts, VgpuEntry};
+use crate::wire::{
+    ChoiceEntry, GpuEntry, HolderEntry, ProfileEntry, ProfileFacts, RemainingEntry, VgpuEntry,
+};
 
 /// Options of a call by name.
 pub type Options<'a> = HashMap<&'a str, Variant<'a>>;
@@ -34,6 +36,13 @@ pub trait Manager {
 
     /// The object of a vGPU, named by UUID or name.
     fn get_vgpu(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+
+    /// Places many vGPUs, and changes nothing.
+    fn plan_vgpus(
+        &self,
+        wishes: &[(&str, u32)],
+        options: &Options<'_>,
+    ) -> zbus::Result<(Vec<ChoiceEntry<'static>>, Vec<RemainingEntry<'static>>)>;
 
     /// The vGPU whose VFIO node the process has open.
     #[zbus(name = "GetVgpuByPid", allow_interactive_auth)]

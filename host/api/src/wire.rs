@@ -51,6 +51,32 @@ pub struct ProfileEntry<'a> {
     pub reason: Cow<'a, str>,
 }
 
+/// Where `PlanVgpus` would place one vGPU: `(sssas)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct ChoiceEntry<'a> {
+    /// Its profile's short name.
+    pub profile: Cow<'a, str>,
+    /// The GPU.
+    pub gpu: Cow<'a, str>,
+    /// The VF that would carry it, empty where it takes none.
+    pub function: Cow<'a, str>,
+    /// What making it would do, in words.
+    pub steps: Vec<Cow<'a, str>>,
+}
+
+/// What a GPU would have left after a plan: `(ssuu)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct RemainingEntry<'a> {
+    /// The GPU.
+    pub gpu: Cow<'a, str>,
+    /// A profile's short name.
+    pub profile: Cow<'a, str>,
+    /// How many are available now.
+    pub now: u32,
+    /// How many would be afterwards.
+    pub afterwards: u32,
+}
+
 /// One vGPU of `ListVgpus`: `(sssssuu)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct VgpuEntry<'a> {

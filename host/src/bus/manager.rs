@@ -7,11 +7,13 @@ use vgpu_host_api::{
     error,
     names::{self, option},
     path,
-    wire::{GpuEntry, ProfileEntry, VgpuEntry, flag},
+    wire::{ChoiceEntry, GpuEntry, ProfileEntry, RemainingEntry, VgpuEntry, flag},
 };
 use vgpu_mdev::{
+    config::PoolName,
     model::{Framework, Gpu, GpuId, Snapshot, Vgpu, VgpuName, parse_uuid},
-    request::CreateRequest,
+    placement::{InvalidPolicy, Policy},
+    request::{CreateRequest, PlanRequest},
 };
 use vgpu_polkit::{Action, Details, Rule};
 use zbus::{Message, OwnedVariant};
@@ -183,6 +185,45 @@ pub(crate) async fn get_vgpu_by_pid(
     }
 }
 
+/// Answers `PlanVgpus`.
+pub(crate) async fn plan_vgpus(service: &Service, call: &Call) -> Result<Message, Fault> {
+    /// More kinds than any host has.
+    const MOST_WISHES: usize = 256;
+    let (wishes, options): (Vec<(String, u32)>, HashMap<String, OwnedVariant>) = call.args()?;
+    if wishes.is_empty() || wishes.len() > MOST_WISHES {
+        return Err(Fault::invalid(format!(
+            "PlanVgpus takes 1 to {MOST_WISHES} wishes, not {}",
+            wishes.len()
+        )));
+    }
+    let known = [option::GPU, option::NUMA_NODE, option::POOL, option::PLACEMENT];
+    let mut options = Options::new("PlanVgpus", options, &known)?;
+    let named = |(name, count)| Ok((profile_name(name)?, count));
+    let request = PlanRequest {
+        wishes: wishes.into_iter().map(named).collect::<Result<_, Fault>>()?,
+        gpu: gpu_option(&mut options)?,
+        numa_node: options.number(option::NUMA_NODE)?,
+        pool: pool_option(&mut options)?,
+        placement: placement_option(&mut options)?,
+    };
+    let engine = service.engine.clone();
+    let planned = work::blocking(move || engine.plan_vgpus(&request)).await?;
+    let choices = planned.choices.iter().map(|choice| ChoiceEntry {
+        profile: choice.profile.as_str().into(),
+        gpu: choice.gpu.to_string().into(),
+        function: choice.function.map(|function| function.to_string()).unwrap_or_default().into(),
+        steps: choice.steps.iter().map(|step| step.as_str().into()).collect(),
+    });
+    let remaining =
+        planned.remaining.iter().map(|(gpu, profile, now, afterwards)| RemainingEntry {
+            gpu: gpu.to_string().into(),
+            profile: profile.as_str().into(),
+            now: *now,
+            afterwards: *afterwards,
+        });
+    call.reply(&(choices.collect::<Vec<_>>(), remaining.collect::<Vec<_>>()))
+}
+
 /// Answers `Rescan`.
 pub(crate) async fn rescan(service: &Service, call: &Call, rule: Rule) -> Result<Message, Fault> {
     let asker = service.asker(call).await?;
@@ -236,15 +277,11 @@ fn create_request(
         option::OWNER_UID,
         option::FUNCTION,
         option::NUMA_NODE,
+        option::POOL,
+        option::PLACEMENT,
         option::ENABLE_VFS,
     ];
-    let profile = options::text("the profile", profile)?;
-    if profile.is_empty() || profile.contains(char::is_control) {
-        return Err(Fault::invalid(format!(
-            "{} is not a profile's name; vgpuctl profiles lists them",
-            echo(&profile)
-        )));
-    }
+    let profile = profile_name(profile)?;
     let mut options = Options::new("CreateVgpu", options, &known)?;
     let uuid = options.text(option::UUID)?.map(|text| parse_uuid(&text)).transpose()?;
     let name = options.text(option::NAME)?.map(|text| text.parse()).transpose()?;
@@ -259,6 +296,8 @@ fn create_request(
             Fault::invalid(error.to_string())
         })?,
         numa_node: options.number(option::NUMA_NODE)?,
+        pool: pool_option(&mut options)?,
+        placement: placement_option(&mut options)?,
         enable_vfs: options.flag(option::ENABLE_VFS)?.unwrap_or(false),
     };
     let owner = options.number(option::OWNER_UID)?;
@@ -300,6 +339,26 @@ fn may_take_whole_gpu(picture: &Snapshot, request: &CreateRequest) -> bool {
     let gpus = picture.gpus().filter(|gpu| request.gpu.as_ref().is_none_or(|id| *id == gpu.id));
     gpus.flat_map(|gpu| gpu.profiles_called(&request.profile))
         .any(|profile| profile.framework == Framework::Passthrough)
+}
+
+fn profile_name(name: String) -> Result<String, Fault> {
+    let name = options::text("the profile", name)?;
+    if name.is_empty() || name.contains(char::is_control) {
+        return Err(Fault::invalid(format!(
+            "{} is not a profile's name; vgpuctl profiles lists them",
+            echo(&name)
+        )));
+    }
+    Ok(name)
+}
+
+fn pool_option(options: &mut Options) -> Result<Option<PoolName>, Fault> {
+    options.text(option::POOL)?.map(|text| text.parse()).transpose().map_err(Fault::invalid)
+}
+
+fn placement_option(options: &mut Options) -> Result<Option<Policy>, Fault> {
+    let parsed = options.text(option::PLACEMENT)?.map(|text| text.parse()).transpose();
+    parsed.map_err(|error: InvalidPolicy| Fault::invalid(error.to_string()))
 }
 
 fn gpu_option(options: &mut Options) -> Result<Option<GpuId>, Fault> {

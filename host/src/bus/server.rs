@@ -326,6 +326,9 @@ async fn work_on(
         (Handler::GetVgpuByPid, _) => {
             manager::get_vgpu_by_pid(service, picture, call, rule).await.map(Some)
         }
+        (Handler::PlanVgpus, _) if rule == Rule::Everyone => {
+            manager::plan_vgpus(service, call).await.map(Some)
+        }
         (Handler::Rescan, _) => manager::rescan(service, call, rule).await.map(Some),
         (Handler::Explain, Object::Gpu(gpu)) if rule == Rule::Everyone => {
             gpu::explain(service, call, gpu).await.map(Some)

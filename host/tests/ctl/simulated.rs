@@ -189,6 +189,42 @@ fn failures_have_words_and_exit_codes() {
 }
 
 #[test]
+fn plan_shows_the_choice_the_steps_and_what_remains() {
+    let host = Host::start();
+    let out = |arguments: &[&str]| {
+        let output = host.run(arguments);
+        let (code, out, err) = said(&output);
+        assert_eq!(code, 0, "{err}");
+        out.to_owned()
+    };
+    assert_snapshot!("plan", out(&["plan", "t4-4qx2", "mtty-2"]));
+    assert_eq!(out(&["list"]), "", "it made something");
+    let json: Value = serde_json::from_str(&out(&["--json", "plan", "t4-8q"])).unwrap();
+    assert_eq!(json["choices"][0]["gpu"], "0000:3b:00.0");
+    assert_eq!(json["choices"][0]["function"], Value::Null);
+    let left = json["remaining"].as_array().unwrap();
+    let of = |profile: &str| left.iter().find(|row| row["profile"] == profile).unwrap().clone();
+    assert_eq!(
+        (of("t4-8c")["now"].as_u64(), of("t4-8c")["afterwards"].as_u64()),
+        (Some(2), Some(1))
+    );
+    assert_eq!(of("t4-4q")["afterwards"], 0);
+    for (arguments, code, text) in [
+        (&["plan", "t4-8qx3"][..], 4, "2 of 3 t4-8q would fit together"),
+        (&["plan", "t4-8q", "--pool", "render"], 2, "there is no pool render, nor any other"),
+        (&["plan", "t4-8q", "--placement", "tight"], 2, "write pack or spread"),
+        (&["plan", "t4-8q", "--numa-node", "7"], 4, "not on NUMA node 7"),
+        (&["plan", "t4-8qx0"], 2, "asks for 0 vGPUs"),
+        (&["plan", "t4-7q"], 3, "no profile is called so"),
+    ] {
+        let refused = host.run(arguments);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(text), "{arguments:?}: {said}");
+        assert_eq!(refused.status.code(), Some(code), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn explain_says_why() {
     let host = Host::start();
     let vf = host.profile_of("0000:41:00.0");

@@ -159,6 +159,7 @@ async fn replies_have_the_types_of_the_contract() {
     check!(ROOT, MANAGER, "ListGpus", &());
     check!(ROOT, MANAGER, "ListProfiles", &(none(),));
     check!(ROOT, MANAGER, "ListVgpus", &(none(),));
+    check!(ROOT, MANAGER, "PlanVgpus", &(vec![("mtty-1", 2u32)], none()));
     check!(ROOT, MANAGER, "Rescan", &());
     check!(&mtty, GPU, "Explain", &("mtty-1",));
     check!(&sriov, GPU, "SetVfCount", &(2u32, none()));

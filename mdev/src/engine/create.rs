@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     execute::Cause,
     framework::{self, mdev, nvidia_vf, passthrough, sriov},
-    model::{Framework, FunctionState, GpuId, PciAddress, Profile, ReasonCode, VgpuState},
+    model::{Framework, FunctionState, GpuId, PciAddress, Profile, VgpuState},
     plan::{Expect, Plan, Step, StepOp},
     refusal::Context,
     request::{Control, CreateRequest, Created},
@@ -16,7 +16,7 @@ use crate::{
     sys::{Deadline, HolderQuery, LaneKey, NodePath, Observed, Op, Read},
 };
 
-use super::{Engine, failure};
+use super::{Engine, choose, failure};
 
 impl Engine {
     /// Makes a vGPU. The same UUID and profile again is no error.
@@ -48,7 +48,12 @@ impl Engine {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            Error::new(ErrorKind::NoCapacity, "no-capacity", tried(request), "no GPU has one left")
+            Error::new(
+                ErrorKind::NoCapacity,
+                "no-capacity",
+                choose::tried(request),
+                "no GPU has one left",
+            )
         }))
     }
 
@@ -58,8 +63,8 @@ impl Engine {
         let Some(claim) = self.claims.get(uuid) else {
             return match snapshot.vgpu(uuid) {
                 // Just removed, and the picture does not show it yet.
-                Some(vgpu) if vgpu.managed => Err(busy_uuid(&tried(request), uuid)),
-                Some(vgpu) => Err(failure::foreign(tried(request), vgpu)),
+                Some(vgpu) if vgpu.managed => Err(busy_uuid(&choose::tried(request), uuid)),
+                Some(vgpu) => Err(failure::foreign(choose::tried(request), vgpu)),
                 None => Ok(None),
             };
         };
@@ -67,7 +72,7 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "uuid-taken",
-                tried(request),
+                choose::tried(request),
                 format!("vGPU {uuid} belongs to another user"),
             )
             .remedy("choose another UUID"));
@@ -79,7 +84,7 @@ impl Engine {
             _ if !same => Err(Error::new(
                 ErrorKind::BadState,
                 "uuid-other-profile",
-                tried(request),
+                choose::tried(request),
                 format!("vGPU {uuid} exists with profile {} on GPU {}", claim.profile, claim.gpu),
             )
             .remedy("choose another UUID, or remove that vGPU first")),
@@ -89,114 +94,14 @@ impl Engine {
                 Err(Error::new(
                     ErrorKind::BadState,
                     "vgpu-broken",
-                    tried(request),
+                    choose::tried(request),
                     format!("vGPU {uuid} exists, but its device is not on its driver"),
                 )
                 .remedy("remove it first"))
             }
             Phase::Active => Ok(Some(Created { uuid, created: false })),
-            Phase::Reserved | Phase::Removing => Err(busy_uuid(&tried(request), uuid)),
+            Phase::Reserved | Phase::Removing => Err(busy_uuid(&choose::tried(request), uuid)),
         }
-    }
-
-    /// The GPUs that can carry it, the one with the most left first.
-    fn candidates(
-        &self,
-        request: &CreateRequest,
-        control: &Control,
-    ) -> Result<Vec<(GpuId, Profile)>> {
-        let mut matching = self.matching(request)?;
-        if request.enable_vfs {
-            let enabled = matching.iter().any(|(_, profile)| profile.available > 0);
-            let empty = matching.iter().find(|(_, profile)| {
-                profile.reason.as_ref().is_some_and(|r| r.code == ReasonCode::NoFunctionsEnabled)
-            });
-            if let (false, Some((gpu, profile))) = (enabled, empty) {
-                self.set_vf_count(gpu, profile.total, control)?;
-                matching = self.matching(request)?;
-            }
-        }
-        let reasons: Vec<String> = matching
-            .iter()
-            .filter_map(|(gpu, profile)| {
-                Some(format!("GPU {gpu}: {}", profile.reason.as_ref()?.text))
-            })
-            .collect();
-        let code = matching
-            .iter()
-            .find_map(|(_, profile)| profile.reason.as_ref().map(|reason| reason.code.as_str()))
-            .unwrap_or("no-capacity");
-        matching.retain(|(_, profile)| profile.available > 0);
-        matching.sort_by(|(a, x), (b, y)| y.available.cmp(&x.available).then_with(|| a.cmp(b)));
-        if matching.is_empty() {
-            return Err(Error::new(
-                ErrorKind::NoCapacity,
-                code,
-                tried(request),
-                reasons.join("; "),
-            ));
-        }
-        Ok(matching)
-    }
-
-    /// The GPUs that offer the profile.
-    fn matching(&self, request: &CreateRequest) -> Result<Vec<(GpuId, Profile)>> {
-        let snapshot = self.snapshot();
-        let gpus: Vec<_> = match &request.gpu {
-            Some(id) => match snapshot.gpu(id) {
-                Some(gpu) => vec![gpu],
-                None => return Err(failure::no_such_gpu(tried(request), id)),
-            },
-            None => snapshot.gpus().collect(),
-        };
-        let mut found = Vec::new();
-        let mut offered = Vec::new();
-        for gpu in gpus {
-            let on_node = request.numa_node.is_none_or(|node| gpu.numa_node == Some(node));
-            let has_function = request
-                .function
-                .is_none_or(|address| gpu.functions.iter().any(|f| f.address == address));
-            if on_node && has_function {
-                found.extend(
-                    gpu.profiles_called(&request.profile).map(|p| (gpu.id.clone(), p.clone())),
-                );
-            }
-            offered.extend(gpu.profiles.iter().cloned());
-        }
-        let mut names: Vec<&str> = found.iter().map(|(_, p)| p.short_name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        if names.len() > 1 {
-            let ids: Vec<String> = found
-                .iter()
-                .map(|(gpu, p)| format!("{} ({}) on {gpu}", p.id, p.short_name))
-                .collect();
-            return Err(Error::new(
-                ErrorKind::NoSuchProfile,
-                "ambiguous-profile",
-                tried(request),
-                format!("the name means several profiles: {}", ids.join(", ")),
-            )
-            .remedy("write the type id"));
-        }
-        if !found.is_empty() {
-            return Ok(found);
-        }
-        if offered.iter().any(|profile| profile.is_called(&request.profile)) {
-            let node = request.numa_node.map(|node| format!("on NUMA node {node}"));
-            let function = request.function.map(|address| format!("with the VF {address}"));
-            let wanted: Vec<String> = node.into_iter().chain(function).collect();
-            return Err(Error::new(
-                ErrorKind::NoCapacity,
-                "filtered-out",
-                tried(request),
-                format!("the profile is offered, but not {}", wanted.join(" ")),
-            )
-            .remedy("see vgpuctl show GPU"));
-        }
-        offered.sort_by(|a, b| a.short_name.cmp(&b.short_name));
-        offered.dedup_by(|a, b| a.short_name == b.short_name);
-        Err(failure::no_such_profile(tried(request), &offered))
     }
 
     fn create_on(
@@ -539,12 +444,4 @@ fn no_free_function(request: &CreateRequest, tried: &str) -> Error {
 fn busy_uuid(tried: &str, uuid: Uuid) -> Error {
     Error::new(ErrorKind::Busy, "vgpu-busy", tried, format!("vGPU {uuid} is being made or removed"))
         .remedy("try again when that is done")
-}
-
-fn tried(request: &CreateRequest) -> String {
-    let profile: String = request.profile.chars().take(64).collect();
-    match &request.gpu {
-        Some(gpu) => format!("creating a vGPU of {profile:?} on GPU {gpu}"),
-        None => format!("creating a vGPU of {profile:?}"),
-    }
 }

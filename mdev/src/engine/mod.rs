@@ -4,6 +4,7 @@
 //! and `vf_count` plan and run changes, and `debts` undoes late what hung;
 //! `device` opens, probes and finds holders.
 
+mod choose;
 mod configure;
 mod covered;
 mod create;
@@ -11,6 +12,7 @@ mod debts;
 mod device;
 mod failure;
 mod params;
+mod plan_vgpus;
 mod remove;
 mod rescan;
 mod settle;
@@ -40,7 +42,6 @@ use crate::{
     plan::{Plan, Undo},
     publisher::Publisher,
     request::Control,
-    room::Room,
     scan::{HostFacts, NodeKinds, SmiFacts},
     store::{Store, StoreError},
     sys::{Deadline, Executor, KernelEvent, LaneKey},
@@ -249,18 +250,6 @@ impl Engine {
             Some((seen, at)) if at.elapsed() < FRESH => *seen,
             _ => InUse::Unknown,
         }
-    }
-
-    /// What a GPU still takes, its kinds in the order of its profiles; `None` when
-    /// there is no such GPU.
-    pub fn room(&self, gpu: &GpuId) -> Option<Room> {
-        let facts = self.publisher.facts(gpu)?;
-        let vgpus: Vec<_> = if framework::needs_vgpus(&facts) {
-            self.snapshot().vgpus_of(gpu).cloned().collect()
-        } else {
-            Vec::new()
-        };
-        Some(self.with_view(|view| framework::offer(&facts, view, &vgpus)).room)
     }
 
     /// Why a profile of a GPU is available or not, in words.

@@ -364,7 +364,9 @@ impl Engine {
         };
         match read() {
             Ok(Some((facts, mdevs, uevents))) => {
-                lock(&self.covered).gpu(gpu, uevents);
+                if mdevs.iter().all(MdevFacts::is_whole) {
+                    lock(&self.covered).gpu(gpu, uevents);
+                }
                 self.totals.learn(&facts);
                 settle();
                 self.settle_claims(&facts, &mdevs);
@@ -402,8 +404,10 @@ impl Engine {
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         match read_mdev(reader, &self.node_kinds, parent, uuid, &mut facts.parents) {
             Ok((found, uevents)) => {
-                lock(&self.covered).mdev(uuid, uevents);
                 let mdev = found.as_ref();
+                if mdev.is_none_or(MdevFacts::is_whole) {
+                    lock(&self.covered).mdev(uuid, uevents);
+                }
                 self.totals.learn(&facts);
                 settle(mdev);
                 if let Some(claim) =

@@ -108,7 +108,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
         Some(pci) => (Some(pci.ids), names::vendor(pci.ids.0)),
         None => (None, "virtual".to_owned()),
     };
-    let profiles = offer_of(facts, view, vgpus, &functions).profiles;
+    let Offer { profiles, room } = offer_of(facts, view, vgpus, &functions);
     let problems = problems(facts, framework, view);
     let smi = view.smi.get(&facts.id);
     Gpu {
@@ -124,6 +124,7 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
         vf_total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         vf_count: facts.pci.as_ref().map_or(0, |pci| pci.functions.len() as u32),
         profiles,
+        room,
         functions,
         problems,
         mig: smi.and_then(|smi| {
@@ -134,11 +135,6 @@ pub fn gpu(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Gpu {
         }),
         heterogeneous: smi.and_then(|smi| smi.heterogeneous),
     }
-}
-
-/// What a GPU offers; `vgpus` as for [`gpu`].
-pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
-    offer_of(facts, view, vgpus, &functions(facts, view, vgpus))
 }
 
 fn offer_of(
@@ -157,7 +153,7 @@ fn offer_of(
         }
     };
     if let Some(whole) = passthrough::profile(facts, view, &slug) {
-        offer.room.add(passthrough::kind(&whole));
+        offer.room = offer.room.with_whole(passthrough::kind(&whole));
         offer.profiles.push(whole);
     }
     offer

@@ -5,6 +5,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::{Framework, GpuId, PciAddress, Profile};
+use crate::room::Room;
 
 /// A physical device that can be divided, or a virtual mdev parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Gpu {
     pub vf_count: u32,
     /// What it offers, sorted by id.
     pub profiles: Vec<Profile>,
+    /// What it still takes, its kinds in the order of the profiles.
+    pub room: Room,
     /// Its VFs, by number.
     pub functions: Vec<Function>,
     /// What is wrong with it.

@@ -39,6 +39,8 @@ async fn the_manager_proxy_is_the_xml() {
     assert_eq!(manager.list_gpus().await.unwrap().len(), 1);
     assert_eq!(manager.list_profiles(&none).await.unwrap().len(), 1);
     assert_eq!(manager.list_vgpus(&none).await.unwrap().len(), 1);
+    let (choices, remaining) = manager.plan_vgpus(&[("x", 1)], &none).await.unwrap();
+    assert_eq!((choices.len(), remaining.len()), (1, 1));
     manager.rescan().await.unwrap();
     manager.version().await.unwrap();
     manager.simulated().await.unwrap();

@@ -84,6 +84,13 @@ pub(crate) enum Command {
     /// printed.
     Create(Create),
 
+    /// Show where vGPUs would be placed, and change nothing
+    ///
+    /// Prints for each the GPU, the virtual function where it takes one, and
+    /// what creating it would do, and then what would remain. Fails when not all
+    /// of them fit.
+    Plan(Plan),
+
     /// Remove a vGPU
     Remove {
         /// The vGPU
@@ -149,7 +156,7 @@ pub(crate) struct Filter {
 pub(crate) struct Create {
     /// The profile
     pub(crate) profile: String,
-    /// On this GPU; on the one with the most left otherwise
+    /// On this GPU; on one that is chosen otherwise
     #[arg(long)]
     pub(crate) gpu: Option<String>,
     /// Under this UUID; under a new one otherwise
@@ -164,14 +171,40 @@ pub(crate) struct Create {
     /// On this virtual function
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) function: Option<String>,
-    /// On a GPU of this NUMA node
-    #[arg(long, value_name = "NODE", allow_negative_numbers = true)]
-    pub(crate) numa_node: Option<u32>,
+    #[command(flatten)]
+    pub(crate) among: Among,
     /// Let it enable the virtual functions of a GPU that has none enabled
     #[arg(long)]
     pub(crate) enable_vfs: bool,
     #[command(flatten)]
     pub(crate) wait: Wait,
+}
+
+/// Among which GPUs one is chosen, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Among {
+    /// On a GPU of this NUMA node
+    #[arg(long, value_name = "NODE", allow_negative_numbers = true)]
+    pub(crate) numa_node: Option<u32>,
+    /// On a GPU of this pool, as host.toml names it
+    #[arg(long)]
+    pub(crate) pool: Option<String>,
+    /// Choose the GPU that leaves the most room for others (pack), or use all
+    /// evenly (spread); as host.toml says otherwise
+    #[arg(long, value_name = "pack|spread")]
+    pub(crate) placement: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// The profiles, each with how many of it: a40-4q, a40-8qx2
+    #[arg(required = true, value_name = "PROFILE[xN]")]
+    pub(crate) wishes: Vec<String>,
+    /// On this GPU
+    #[arg(long)]
+    pub(crate) gpu: Option<String>,
+    #[command(flatten)]
+    pub(crate) among: Among,
 }
 
 /// Whether to wait for work that outlives its call.

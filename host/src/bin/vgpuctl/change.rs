@@ -7,7 +7,7 @@ use vgpu_host_api::names::option;
 use zbus::{OwnedObjectPath, Variant};
 
 use crate::{
-    args::{Create, Wait},
+    args::{Among, Create, Wait},
     failure::Result,
     job::{Outcome, finish},
     output::{Output, note},
@@ -64,17 +64,23 @@ fn options(create: &Create) -> HashMap<&str, Variant<'_>> {
             options.insert(key, Variant::from(text.as_str()));
         }
     }
-    for (key, number) in
-        [(option::OWNER_UID, create.owner_uid), (option::NUMA_NODE, create.numa_node)]
-    {
-        if let Some(number) = number {
-            options.insert(key, Variant::from(number));
-        }
+    if let Some(uid) = create.owner_uid {
+        options.insert(option::OWNER_UID, Variant::from(uid));
     }
+    options.extend(among(&create.among));
     if create.enable_vfs {
         options.insert(option::ENABLE_VFS, Variant::from(true));
     }
     options
+}
+
+/// Among which GPUs one is chosen, and how, as options of a call.
+pub(crate) fn among(among: &Among) -> impl Iterator<Item = (&str, Variant<'_>)> {
+    let node = among.numa_node.map(|node| (option::NUMA_NODE, Variant::from(node)));
+    let texts = [(option::POOL, &among.pool), (option::PLACEMENT, &among.placement)];
+    let texts =
+        texts.into_iter().filter_map(|(key, text)| Some((key, Variant::from(text.as_deref()?))));
+    node.into_iter().chain(texts)
 }
 
 /// `vgpuctl remove`

@@ -11,6 +11,7 @@ mod json;
 mod list;
 mod monitor;
 mod output;
+mod plan;
 mod probe;
 mod service;
 mod show;
@@ -60,6 +61,7 @@ async fn dispatch(args: Args) -> Result<()> {
         Command::List(filter) => list::vgpus(&service, &output, &filter).await,
         Command::Show { name } => show::run(&service, &output, &name).await,
         Command::Create(create) => change::create(&service, &output, &create).await,
+        Command::Plan(wanted) => plan::run(&service, &output, &wanted).await,
         Command::Remove { vgpu, force, wait } => {
             change::remove(&service, &output, &vgpu, force, wait).await
         }

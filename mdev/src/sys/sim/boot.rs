@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use uuid::Uuid;
 
 use super::{
     check,
     core::Core,
-    mdev,
+    mdev, nvidia,
     pci::{self, NewFunction},
     spec::{HeldNode, HolderSpec, HostSpec, MdevKind, MdevSpec, PciSpec, SpecError, SriovSpec},
     sriov,
@@ -52,6 +53,9 @@ fn prepare(state: &mut State, spec: &HostSpec) {
     }
     let wanted = spec.pci.iter().filter_map(|function| function.iommu_group);
     wanted.for_each(|group| state.group_numbers.reserve(group));
+    let sriov = spec.pci.iter().filter_map(|function| function.sriov.as_ref());
+    state.mdev_bus = spec.pci.iter().any(|function| function.mdev.is_some())
+        || sriov.into_iter().any(|sriov| sriov.mdev.is_some());
     state.mdev_drivers = spec.mdev_kinds.values().map(|kind| kind.driver.clone()).collect();
     for parent in &spec.virtual_parents {
         if let Some((kind, pool)) = offer(state, spec, Some(&parent.mdev)) {
@@ -116,8 +120,14 @@ fn new_function(state: &mut State, spec: &HostSpec, function: &PciSpec) -> NewFu
     };
     let role = match &function.sriov {
         None => Role::Plain,
-        Some(sriov) => Role::Pf(Box::new(capability(state, spec, &facts, sriov))),
+        Some(sriov) => {
+            let mut pf = capability(state, spec, &facts, sriov);
+            // NVIDIA's driver has no sriov_configure (kernel-open/nvidia/nv-pci.c).
+            pf.spec.callback &= function.nvidia.is_none();
+            Role::Pf(Box::new(pf))
+        }
     };
+    describe_nvidia(state, function, &facts, &role);
     NewFunction {
         address: function.address,
         facts: Arc::new(facts),
@@ -126,6 +136,48 @@ fn new_function(state: &mut State, spec: &HostSpec, function: &PciSpec) -> NewFu
         group: function.iommu_group,
         driver_override: None,
     }
+}
+
+/// Makes NVIDIA's GPUs known to their driver.
+fn describe_nvidia(state: &mut State, function: &PciSpec, facts: &Facts, role: &Role) {
+    if !nvidia::is_gpu(function.vendor, function.class, function.driver.as_deref()) {
+        return;
+    }
+    let address = function.address;
+    state.add_nvidia(address, function.nvidia.clone().unwrap_or_default());
+    let Some(described) = &function.nvidia else { return };
+    let of_vfs = match role {
+        Role::Pf(sriov) => [sriov.vf_facts.mdev.as_ref(), sriov.vf_facts.carries.as_ref()],
+        _ => [None, None],
+    };
+    for (_, pool) in of_vfs.into_iter().flatten().chain(&facts.mdev) {
+        if let Some(pool) = state.pools.get_mut(*pool) {
+            pool.ruled_by = Some(address);
+        }
+    }
+    let driver = facts.native.and_then(|driver| state.drivers.get_mut(driver));
+    if let Some(driver) = driver.filter(|_| !described.loaded) {
+        driver.loaded = false;
+    }
+}
+
+/// The host as the next boot finds it.
+pub(super) fn next(spec: &HostSpec, state: &State) -> HostSpec {
+    let mut next = spec.clone();
+    next.boot_id = Uuid::from_u128(spec.boot_id.as_u128().wrapping_add(1));
+    next.mdevs.clear();
+    next.holders.clear();
+    for function in &mut next.pci {
+        if let Some(sriov) = &mut function.sriov {
+            sriov.enabled = 0;
+            sriov.vf.clear();
+        }
+        let known = state.nvidia.get(&function.address);
+        if let (Some(nvidia), Some(known)) = (&mut function.nvidia, known) {
+            nvidia.mig_mode = known.mig_at_next_boot();
+        }
+    }
+    next
 }
 
 fn capability(state: &mut State, spec: &HostSpec, pf: &Facts, sriov: &SriovSpec) -> Sriov {

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::PciAddress;
 
-use super::spec::{HostSpec, PciSpec, SriovSpec};
+use super::{
+    nvidia,
+    spec::{HostSpec, PciSpec, SriovSpec},
+};
 
 /// The highest IOMMU group that can be asked for.
 const LAST_GROUP: u32 = 65_535;
@@ -98,11 +101,32 @@ fn function(spec: &HostSpec, pci: &PciSpec) -> Result<(), Fault> {
     if let Some(bound) = &pci.bound {
         bound_to(spec, bound)?;
     }
+    nvidia(pci)?;
     if let Some(mdev) = &pci.mdev {
         kind(spec, mdev)?;
         if pci.driver.is_none() {
             return wrong(address, format!("{address} has mdev types but no driver to offer them"));
         }
+    }
+    Ok(())
+}
+
+/// What is said of an NVIDIA GPU.
+fn nvidia(pci: &PciSpec) -> Result<(), Fault> {
+    let (address, Some(said)) = (pci.address, &pci.nvidia) else { return Ok(()) };
+    if !nvidia::is_gpu(pci.vendor, pci.class, pci.driver.as_deref()) {
+        return wrong(address, format!("{address} is no GPU on NVIDIA's driver"));
+    }
+    if said.mig_mode && said.mig.is_none() {
+        return wrong(address, format!("{address} is in MIG mode, which it does not have"));
+    }
+    let total = pci.sriov.as_ref().map_or(0, |sriov| sriov.total_vfs);
+    if said.missing_vfs.saturating_add(said.late_vfs) > total {
+        return wrong(address, format!("more VFs of {address} are missing or late than it has"));
+    }
+    let enabled = pci.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
+    if enabled && !said.loaded {
+        return wrong(address, format!("{address} has VFs enabled without its driver"));
     }
     Ok(())
 }

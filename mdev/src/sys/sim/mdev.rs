@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::{
     core::Core,
     number::unsigned,
+    nvidia::Misfit,
     spec::ErrnoName,
     state::{Mdev, Member, ParentKey, Stage, State},
     tree::Dir,
@@ -16,11 +17,10 @@ impl State {
     /// What `available_instances` reads.
     pub(super) fn available(&self, key: ParentKey, index: u16) -> u64 {
         let Some(parent) = self.parent(key) else { return 0 };
-        let (kind, pool) = (&*parent.kind, self.pools.get(parent.pool));
-        let (Some(ty), Some(pool)) = (kind.types.get(usize::from(index)), pool) else { return 0 };
+        let kind = &*parent.kind;
         let own = kind.per_parent.map_or(u64::MAX, u64::from);
         let own_left = own.saturating_sub(parent.members.len() as u64);
-        pool.left(kind, index, ty).min(own_left)
+        self.left_in(parent.pool, kind, index).min(own_left)
     }
 
     /// Takes a place for an mdev that is on its parent's list already.
@@ -28,18 +28,15 @@ impl State {
         let parent = self.parent(key).ok_or(Errno::ENODEV)?;
         let kind = parent.kind.clone();
         let members = parent.members.len() as u64;
-        let ty = kind.types.get(usize::from(index)).ok_or(Errno::EINVAL)?;
         let pool = parent.pool;
-        let pool = self.pools.get_mut(pool).ok_or(Errno::ENODEV)?;
-        if !pool.admits(&kind, index, ty) {
-            return Err(kind.mismatch.0);
-        }
-        if pool.left(&kind, index, ty) == 0
-            || kind.per_parent.is_some_and(|n| members > u64::from(n))
-        {
-            return Err(kind.full.0);
-        }
-        pool.take(index, ty);
+        let taken = match kind.per_parent {
+            Some(most) if members > u64::from(most) => Err(Misfit::Full),
+            _ => self.take_in(pool, &kind, index, Member::Mdev(uuid)),
+        };
+        taken.map_err(|misfit| match misfit {
+            Misfit::Mismatch => kind.mismatch.0,
+            Misfit::Full => kind.full.0,
+        })?;
         if let Some(mdev) = self.mdevs.get_mut(&uuid) {
             mdev.counted = true;
         }
@@ -52,10 +49,9 @@ impl State {
         let Some(mdev) = self.mdevs.remove(&uuid) else { return };
         let Some(parent) = self.parent_mut(mdev.parent) else { return };
         parent.members.remove(&(mdev.type_index, uuid));
-        let size = parent.kind.types.get(usize::from(mdev.type_index)).map_or(0, |ty| ty.size);
-        let pool = parent.pool;
-        if let Some(pool) = self.pools.get_mut(pool).filter(|_| mdev.counted) {
-            pool.give_back(mdev.type_index, size);
+        let (kind, pool) = (parent.kind.clone(), parent.pool);
+        if mdev.counted {
+            self.give_back_in(pool, &kind, mdev.type_index, Member::Mdev(uuid));
         }
     }
 }

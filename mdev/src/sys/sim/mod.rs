@@ -19,6 +19,7 @@ mod keyed;
 mod kind;
 mod mdev;
 mod number;
+mod nvidia;
 mod pci;
 mod spec;
 mod sriov;
@@ -51,6 +52,7 @@ use super::{
 pub use fault::{BlockGuard, Calls, FaultOn, RecordedWrite};
 pub use gvt::Aperture;
 pub use i915::I915Spec;
+pub use nvidia::{Geometry, GpuGeneration, ListOrder, NvidiaSpec};
 pub use spec::{
     ErrnoName, HeldNode, HolderSpec, Homogeneous, HostSpec, MdevKind, MdevSpec, MdevType, PciSpec,
     SpecError, SriovSpec, VfSpec, VfioDriverSpec, VfioSpec, VirtualParentSpec,
@@ -77,6 +79,7 @@ pub struct SimKernel {
 }
 
 struct HostFacts {
+    spec: HostSpec,
     boot_id: String,
     module_aliases: String,
 }
@@ -107,9 +110,35 @@ impl SimKernel {
                 Some(format!("alias vfio_pci:v0000{vendor}d0000{device}sv*sd*bc*sc*i* {module}\n"))
             })
         });
-        let host =
-            HostFacts { boot_id: spec.boot_id.to_string(), module_aliases: aliases.collect() };
+        let host = HostFacts {
+            spec: spec.clone(),
+            boot_id: spec.boot_id.to_string(),
+            module_aliases: aliases.collect(),
+        };
         Ok(Self { core, host: Arc::new(host) })
+    }
+
+    /// The host as the next boot finds it: of what was made since, and of VFs,
+    /// nothing is left but what the hardware keeps. Functions that were plugged
+    /// in later are not in it.
+    pub fn next_boot(&self) -> HostSpec {
+        boot::next(&self.host.spec, &self.core.state())
+    }
+
+    /// The lines that drivers have written to the kernel's log.
+    pub fn log(&self) -> Vec<String> {
+        self.core.state().log.clone()
+    }
+
+    /// The command lines of the programs that were run, in order, also of those
+    /// that a scripted fault met.
+    pub fn commands(&self) -> Vec<String> {
+        self.core.state().commands.clone()
+    }
+
+    /// Lets the VFs appear that NVIDIA's GPUs were described to be late with.
+    pub fn deliver_late_vfs(&self) {
+        nvidia::deliver_late(&self.core);
     }
 
     /// The kernel's boot id.

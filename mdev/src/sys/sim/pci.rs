@@ -12,7 +12,7 @@ use super::{
     intel::Intel,
     mdev,
     number::unsigned,
-    sriov,
+    nvidia, sriov,
     state::{Facts, Member, Parent, ParentKey, PciDevice, Role, State},
     vendor::Vendor,
     vfio,
@@ -104,11 +104,14 @@ impl State {
     fn probe(&self, address: PciAddress, index: usize) -> Result<(), Errno> {
         let device = self.function(address)?;
         let driver = self.drivers.get(index).ok_or(Errno::ENODEV)?;
-        if let Role::Vf { pf, .. } = device.role {
+        if let Role::Vf { pf: pf_address, .. } = device.role {
             // pci_device_can_probe
-            let pf = self.pci.get(&pf).map(|pf| &pf.role);
+            let pf = self.pci.get(&pf_address).map(|pf| &pf.role);
             let autoprobe = matches!(pf, Some(Role::Pf(sriov)) if sriov.autoprobe);
             if !autoprobe && device.driver_override.is_none() {
+                return Err(Errno::ENODEV);
+            }
+            if !driver.vfio && !self.nvidia_has_pf(pf_address) {
                 return Err(Errno::ENODEV);
             }
         }
@@ -156,7 +159,7 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
     }
     let is_vendor = device.vendor.is_some();
     let is_parent = device.parent.is_some();
-    if display && !vfio && !is_vendor {
+    if display && own && !vfio && !is_vendor {
         let card = state.card_numbers.take();
         state.function_mut(address)?.card = Some(card);
     }
@@ -185,12 +188,14 @@ pub(super) fn attach_any(core: &Core, address: PciAddress) {
     }
 }
 
-/// Binds the functions whose override waited for a driver to be loaded.
-pub(super) fn attach_waiting(core: &Core) {
+/// Binds the functions that waited for a driver to be loaded: by their override,
+/// or by being that driver's own.
+pub(super) fn attach_waiting(core: &Core, loaded: Option<usize>) {
     let waiting: Vec<_> = {
         let state = core.state();
         let unbound = state.pci.iter().filter(|(_, device)| device.driver.is_none());
-        let wanted = unbound.filter(|(_, device)| device.driver_override.is_some());
+        let own = |device: &PciDevice| loaded.is_some() && device.facts.native == loaded;
+        let wanted = unbound.filter(|(_, device)| device.driver_override.is_some() || own(device));
         wanted.map(|(address, _)| *address).collect()
     };
     for address in waiting {
@@ -206,13 +211,15 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
         let mut state = core.state();
         let device = state.function_mut(address)?;
         let Some(driver) = device.driver.take() else { return Ok(()) };
-        let has_vfs = matches!(&device.role, Role::Pf(sriov) if sriov.count > 0);
+        let mut has_vfs = matches!(&device.role, Role::Pf(sriov) if sriov.count > 0);
         let (card, is_parent) = (device.card.take(), device.parent.is_some());
         if let Some(card) = card {
             state.card_numbers.give_back(card);
         }
         if let Some(driver) = state.drivers.get_mut(driver) {
             driver.devices.remove(&address);
+            // It lets go of a PF and leaves the VFs as they are.
+            has_vfs &= *driver.name != *nvidia::STUB;
         }
         (has_vfs, is_parent)
     };
@@ -228,6 +235,7 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
     vfio::unregister(core, Member::Pci(address))?;
     core.state().clear_vendor(address);
     let mut state = core.state();
+    state.nvidia_unbound(address);
     let device = state.function_mut(address)?;
     device.vendor = None;
     device.intel = None;

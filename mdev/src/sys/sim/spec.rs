@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
-use super::{gvt::Aperture, i915::I915Spec, xe::XeSpec};
+use super::{gvt::Aperture, i915::I915Spec, nvidia::NvidiaSpec, xe::XeSpec};
 
 /// A host, as it is described in TOML or built by a test.
 ///
@@ -120,6 +120,9 @@ pub struct PciSpec {
     pub sriov: Option<SriovSpec>,
     /// The kind of mdev parent that it is while bound to `driver`.
     pub mdev: Option<String>,
+    /// What NVIDIA's driver and programs know of it; its driver then decides what
+    /// fits, and changes no VF count through sysfs.
+    pub nvidia: Option<NvidiaSpec>,
 }
 
 /// An SR-IOV capability and what the PF's driver makes of it.

@@ -1,5 +1,7 @@
 //! Virtual functions: drivers/pci/iov.c of Linux 6.12.
 
+use std::ops::Range;
+
 use nix::errno::Errno;
 
 use crate::model::PciAddress;
@@ -58,10 +60,16 @@ pub(super) fn set_autoprobe(core: &Core, pf: PciAddress, value: &str) -> Result<
 
 /// Enables VFs on a PF without any; the PF's lock is held.
 pub(super) fn enable(core: &Core, pf: PciAddress, count: u16) -> Result<(), Errno> {
+    extend(core, pf, 0..count)
+}
+
+/// Adds VFs to those that a PF has.
+pub(super) fn extend(core: &Core, pf: PciAddress, new: Range<u16>) -> Result<(), Errno> {
+    let count = new.end;
     let addresses: Option<Vec<_>> = {
         let state = core.state();
         let sriov = state.sriov(pf)?;
-        (0..count).map(|index| sriov.vf_address(pf, index)).collect()
+        new.map(|index| sriov.vf_address(pf, index)).collect()
     };
     // Past the last bus (sriov_enable: "bus number out of range").
     let addresses = addresses.ok_or(Errno::ENOMEM)?;

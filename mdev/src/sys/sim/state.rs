@@ -15,6 +15,7 @@ use super::{
     check::vf_address,
     gvt,
     intel::Intel,
+    nvidia::Nvidia,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
 };
@@ -35,6 +36,8 @@ pub(super) struct State {
     pub(super) pools: Vec<Pool>,
     pub(super) mdevs: BTreeMap<Uuid, Mdev>,
     pub(super) mdev_drivers: BTreeSet<String>,
+    /// Whether the module `mdev` is there, with a driver that needs it.
+    pub(super) mdev_bus: bool,
     /// Whether a parent has ever registered: the class stays.
     pub(super) mdev_class: bool,
     pub(super) groups: BTreeMap<u32, Group>,
@@ -52,6 +55,12 @@ pub(super) struct State {
     pub(super) locked: BTreeSet<PciAddress>,
     /// Whether the PCI rescan-remove lock is held.
     pub(super) host_locked: bool,
+    /// NVIDIA's GPUs, as their driver knows them.
+    pub(super) nvidia: BTreeMap<PciAddress, Nvidia>,
+    /// What drivers have written to the kernel's log.
+    pub(super) log: Vec<String>,
+    /// The command lines that were run.
+    pub(super) commands: Vec<String>,
 }
 
 /// A driver for PCI functions.
@@ -150,6 +159,9 @@ pub(super) struct Pool {
     pub(super) used: u64,
     /// How many there are of each type.
     pub(super) counts: BTreeMap<u16, u32>,
+    /// The GPU whose driver has rules of its own for what fits, see
+    /// [`nvidia`](super::nvidia).
+    pub(super) ruled_by: Option<PciAddress>,
 }
 
 pub(super) struct Mdev {

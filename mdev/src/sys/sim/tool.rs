@@ -7,14 +7,15 @@ use crate::sys::{ToolId, ToolOutput};
 use super::{
     MODULES, SimKernel,
     fault::{Call, Verdict},
-    pci, state, tree,
+    nvidia, pci, state, tree,
 };
 
 impl SimKernel {
     /// Runs a program.
     pub(super) fn run(&self, tool: ToolId, args: &[String]) -> Result<ToolOutput, Errno> {
-        let command = format!("{tool} {}", args.join(" "));
-        match self.core.faults.meet(Call::Run, command.trim_end())? {
+        let command = [tool.to_string()].iter().chain(args).cloned().collect::<Vec<_>>().join(" ");
+        self.core.state().commands.push(command.clone());
+        match self.core.faults.meet(Call::Run, &command)? {
             Verdict::Proceed => {}
             Verdict::Pretend => {
                 return Ok(ToolOutput { status: Some(0), output: String::new() });
@@ -22,8 +23,7 @@ impl SimKernel {
         }
         match tool {
             ToolId::Modprobe => Ok(self.modprobe(args)),
-            // They come with NVIDIA's driver.
-            ToolId::NvidiaSmi | ToolId::SriovManage => Err(Errno::ENOENT),
+            ToolId::NvidiaSmi | ToolId::SriovManage => nvidia::run(&self.core, tool, args),
         }
     }
 
@@ -37,20 +37,19 @@ impl SimKernel {
         let Some(module) = modules.first().map(|module| tree::module_name(module)) else {
             return answer(1, "modprobe: ERROR: missing parameters. See -h.\n".into());
         };
-        let known = {
+        let (known, found) = {
             let mut state = self.core.state();
             let named = |d: &state::Driver| tree::module_name(&d.name) == module;
             let found = state.drivers.iter().position(named);
-            if let Some(driver) = found.and_then(|index| state.drivers.get_mut(index)) {
-                driver.loaded = true;
-            }
-            found.is_some() || MODULES.contains(&module.as_str())
+            let driver = found.and_then(|index| state.drivers.get_mut(index));
+            let is_new = driver.is_some_and(|driver| !std::mem::replace(&mut driver.loaded, true));
+            (found.is_some() || MODULES.contains(&module.as_str()), found.filter(|_| is_new))
         };
         if !known {
             let text = format!("modprobe: FATAL: Module {module} not found in directory.\n");
             return answer(1, text);
         }
-        pci::attach_waiting(&self.core);
+        pci::attach_waiting(&self.core, found);
         self.core.events.settle();
         answer(0, String::new())
     }

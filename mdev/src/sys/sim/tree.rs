@@ -129,7 +129,8 @@ impl State {
                 sub("module", Dir::Modules),
             ],
             Dir::Bus => {
-                let mdev = self.mdev_class.then(|| sub("mdev", Dir::MdevBus));
+                let has_mdev = self.mdev_bus || self.mdev_class;
+                let mdev = has_mdev.then(|| sub("mdev", Dir::MdevBus));
                 [sub("pci", Dir::PciBus)].into_iter().chain(mdev).collect()
             }
             Dir::PciBus => vec![sub("devices", Dir::PciDevices), sub("drivers", Dir::PciDrivers)],

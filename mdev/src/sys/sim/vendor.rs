@@ -12,8 +12,9 @@ use super::{
     attr::Attr,
     core::Core,
     number::unsigned,
+    nvidia::ListOrder,
     spec::{MdevKind, MdevType},
-    state::{Member, State},
+    state::{Member, Role, State},
 };
 
 /// What a VF carries.
@@ -36,33 +37,51 @@ fn number_of(ty: &MdevType) -> u64 {
 }
 
 impl State {
+    /// The types that a VF can carry now, as the driver lists them.
+    fn creatable(&self, vf: PciAddress, vendor: &Vendor) -> String {
+        let pf = match self.pci.get(&vf).map(|device| &device.role) {
+            Some(Role::Vf { pf, .. }) => self.nvidia.get(pf),
+            _ => None,
+        };
+        let name_first = pf.is_some_and(|pf| pf.list_order() == ListOrder::NameFirst);
+        let mut text = String::from(match name_first {
+            true => "vGPU Name      ID\n",
+            false => "ID    : vGPU Name\n",
+        });
+        for (index, ty) in vendor.kind.types.iter().enumerate() {
+            if vendor.current.is_none() && self.left_in(vendor.pool, &vendor.kind, index as u16) > 0
+            {
+                let (number, name) = (number_of(ty), ty.name.as_deref().unwrap_or_default());
+                text.push_str(&match name_first {
+                    true => format!("{name}   {number}\n"),
+                    false => format!("{number:<6}: {name}\n"),
+                });
+            }
+        }
+        text
+    }
+
     /// What reading an attribute of the folder gives.
     pub(super) fn show_vendor(&self, vf: PciAddress, attr: Attr) -> Result<String, Errno> {
         let vendor = self.function(vf)?.vendor.as_deref().ok_or(Errno::ENODEV)?;
         let carried = vendor.current.and_then(|index| vendor.kind.types.get(usize::from(index)));
         Ok(match attr {
-            Attr::CreatableVgpuTypes => {
-                let mut text = String::from("ID    : vGPU Name\n");
-                let types = vendor.kind.types.iter().enumerate();
-                for (index, ty) in types.filter(|_| carried.is_none()) {
-                    if self.left_of(vendor, index as u16, ty) > 0 {
-                        let name = ty.name.as_deref().unwrap_or_default();
-                        text.push_str(&format!("{:<6}: {name}\n", number_of(ty)));
-                    }
-                }
-                text
-            }
+            Attr::CreatableVgpuTypes => self.creatable(vf, vendor),
             Attr::CurrentVgpuType => format!("{}\n", carried.map_or(0, number_of)),
             Attr::GpuInstanceId | Attr::PlacementId if carried.is_none() => {
                 return Err(Errno::ENXIO);
             }
+            Attr::GpuInstanceId => {
+                let instance = self.nvidia_place(vf).and_then(|(_, instance)| instance);
+                format!("{}\n", instance.unwrap_or(0))
+            }
+            Attr::PlacementId => {
+                let start = self.nvidia_place(vf).map_or(0, |(start, _)| start);
+                format!("{start}\n")
+            }
             Attr::VgpuParams => format!("{}\n", vendor.params),
             _ => "0\n".into(),
         })
-    }
-
-    fn left_of(&self, vendor: &Vendor, index: u16, ty: &MdevType) -> u64 {
-        self.pools.get(vendor.pool).map_or(0, |pool| pool.left(&vendor.kind, index, ty))
     }
 
     /// Takes off what a VF carries.
@@ -75,10 +94,7 @@ impl State {
         else {
             return;
         };
-        let size = kind.types.get(usize::from(index)).map_or(0, |ty| ty.size);
-        if let Some(pool) = self.pools.get_mut(pool) {
-            pool.give_back(index, size);
-        }
+        self.give_back_in(pool, &kind, index, Member::Pci(vf));
     }
 }
 
@@ -106,14 +122,14 @@ pub(super) fn store(core: &Core, vf: PciAddress, attr: Attr, value: &str) -> Res
     }
     let (kind, pool) = (vendor.kind.clone(), vendor.pool);
     let found = kind.types.iter().enumerate().find(|(_, ty)| number_of(ty) == wanted);
-    // The driver's log says: Failed to add vgpu create request.
-    let (index, ty) = found.filter(|_| vendor.current.is_none()).ok_or(Errno::EIO)?;
-    let index = u16::try_from(index).map_err(|_| Errno::EIO)?;
-    let pool = state.pools.get_mut(pool).ok_or(Errno::EIO)?;
-    if pool.left(&kind, index, ty) == 0 {
+    if vendor.current.is_some() {
+        state.refuse_second();
         return Err(Errno::EIO);
     }
-    pool.take(index, ty);
+    let (index, _) = found.ok_or(Errno::EIO)?;
+    let index = u16::try_from(index).map_err(|_| Errno::EIO)?;
+    // Why it does not fit stands in the kernel's log alone.
+    state.take_in(pool, &kind, index, Member::Pci(vf)).map_err(|_| Errno::EIO)?;
     if let Some(vendor) = state.function_mut(vf)?.vendor.as_mut() {
         vendor.current = Some(index);
     }
