@@ -43,6 +43,11 @@ fn stages(host: &str) -> &'static [Stage] {
                 vec![(A100, mig(16, &["3g.20gb", "2g.10gb", "1g.5gb"]))]
             }),
         ],
+        "arc-pro-b60" => &[("3 VFs", || vec![("0000:03:00.0", functions(3))])],
+        "flex170" => &[("3 VFs", || vec![("0000:4d:00.0", functions(3))])],
+        "mixed" => &[("VFs enabled", || {
+            vec![("0000:4d:00.0", functions(3)), ("0000:83:00.0", functions(3))]
+        })],
         "rtx-pro-6000" => &[
             ("VFs enabled", || vec![(RTX, functions(48))]),
             ("sizes side by side", || {
@@ -156,9 +161,13 @@ hosts! {
     a100 = "a100",
     a2 = "a2",
     a40 = "a40",
+    arc_pro_b60 = "arc-pro-b60",
+    flex170 = "flex170",
+    gvtg = "gvtg",
     l40s = "l40s",
     lab = "lab",
     mi300x = "mi300x",
+    mixed = "mixed",
     rtx_pro_6000 = "rtx-pro-6000",
     t4 = "t4",
 }

@@ -5,12 +5,13 @@ use nix::errno::Errno;
 use crate::model::PciAddress;
 
 use super::{
+    intel::Setting,
     state::{Member, NodeKey, PciDevice, Role, Sriov, State},
     tree::Dir,
 };
 
 /// A file of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Attr {
     // A PCI function.
     Vendor,
@@ -62,6 +63,8 @@ pub(super) enum Attr {
     PspVbflash,
     PspVbflashStatus,
     XgmiHiveId,
+    // The folders of Intel's drivers.
+    Intel(Setting),
     // Others.
     Uevent,
     UeventSeqnum,
@@ -118,6 +121,7 @@ impl Attr {
             Self::PspVbflash => ("psp_vbflash", 0o664),
             Self::PspVbflashStatus => ("psp_vbflash_status", 0o444),
             Self::XgmiHiveId => ("xgmi_hive_id", 0o444),
+            Self::Intel(Setting { item, mode }) => (item.name(), mode),
             Self::Uevent => ("uevent", 0o644),
             Self::UeventSeqnum => ("uevent_seqnum", 0o444),
             Self::Dev => ("dev", 0o444),
@@ -190,6 +194,9 @@ impl State {
                 attrs
             }
             Dir::Vendor(_) => VENDOR.to_vec(),
+            Dir::Intel(pf, place) => {
+                self.intel_attrs(pf, place).into_iter().map(Attr::Intel).collect()
+            }
             Dir::VfioDevice(_) if self.vfio.cdevs => vec![Attr::Dev, Attr::Uevent],
             Dir::VfioDevice(_) => vec![Attr::Uevent],
             Dir::VfioGroup(_) | Dir::Card(_) => vec![Attr::Dev, Attr::Uevent],
@@ -210,6 +217,10 @@ impl State {
             Dir::Pci(address) => self.show_function(address, attr),
             Dir::Vendor(vf) => self.show_vendor(vf, attr),
             Dir::Hive(pf) => self.gim.show(pf, attr).ok_or(Errno::ENODEV),
+            Dir::Intel(pf, place) => match attr {
+                Attr::Intel(setting) => self.show_intel(pf, place, setting.item),
+                _ => Err(Errno::EIO),
+            },
             Dir::Type(key, index) => {
                 let (_, ty) = self.mdev_type(key, index).ok_or(Errno::ENODEV)?;
                 Ok(match attr {

@@ -13,6 +13,9 @@ mod core;
 mod events;
 mod fault;
 mod gim;
+mod gvt;
+mod i915;
+mod intel;
 mod keyed;
 mod kind;
 mod mdev;
@@ -26,11 +29,18 @@ mod tool;
 mod tree;
 mod vendor;
 mod vfio;
+mod xe;
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
 use nix::errno::Errno;
 
@@ -43,12 +53,15 @@ use super::{
 
 pub use fault::{BlockGuard, Calls, FaultOn, RecordedWrite};
 pub use gim::GimSpec;
+pub use gvt::Aperture;
+pub use i915::I915Spec;
 pub use nvidia::{Geometry, GpuGeneration, ListOrder, NvidiaSpec};
 pub use spec::{
     ErrnoName, HeldNode, HolderSpec, Homogeneous, HostSpec, MdevKind, MdevSpec, MdevType, PciSpec,
     SpecError, SriovSpec, VfSpec, VfioDriverSpec, VfioSpec, VirtualParentSpec,
 };
 pub use vfio::HoldGuard;
+pub use xe::XeSpec;
 
 use self::{
     attr::Attr,
@@ -368,6 +381,9 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
         (Dir::PciDriver(driver), Attr::Bind) => pci::bind(core, driver, value),
         (Dir::PciDriver(driver), Attr::Unbind) => pci::unbind(core, driver, value),
         (Dir::Type(parent, index), Attr::Create) => mdev::create(core, parent, index, value),
+        (Dir::Intel(pf, place), Attr::Intel(setting)) => {
+            intel::store(core, pf, place, setting.item, value)
+        }
         (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
         (Dir::Pci(pf), Attr::AcceleratorPartitionProfile) => gim::set_profile(core, pf, value),
         (Dir::Pci(pf), Attr::MemoryPartitionMode) => gim::set_memory(core, pf, value),
@@ -414,7 +430,9 @@ impl State {
                 Ok(Value::Inode(self.inode(dir)))
             }
             (ReadKind::Inode, Entry::Attr(dir, attr)) => {
-                Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ attr as u64))
+                let mut hasher = DefaultHasher::new();
+                attr.hash(&mut hasher);
+                Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ hasher.finish()))
             }
         }
     }

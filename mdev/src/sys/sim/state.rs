@@ -14,6 +14,8 @@ use crate::model::PciAddress;
 use super::{
     check::vf_address,
     gim::Gim,
+    gvt,
+    intel::Intel,
     nvidia::Nvidia,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
@@ -104,6 +106,7 @@ pub(super) struct PciDevice {
     pub(super) card: Option<u32>,
     pub(super) parent: Option<Box<Parent>>,
     pub(super) vendor: Option<Box<Vendor>>,
+    pub(super) intel: Option<Box<Intel>>,
 }
 
 pub(super) enum Role {
@@ -373,6 +376,7 @@ impl Pool {
             return 0;
         }
         let fit = kind.units.saturating_sub(self.used).checked_div(wanted.size).unwrap_or(0);
+        let fit = fit.min(gvt::left(kind, &self.counts, wanted));
         let same = self.counts.iter().filter(|(other, _)| size(kind, **other) == wanted.size);
         let same: u64 = same.map(|(_, count)| u64::from(*count)).sum();
         fit.min(wanted.max.map_or(u64::MAX, u64::from).saturating_sub(same))

@@ -13,6 +13,7 @@ use crate::model::PciAddress;
 
 use super::{
     attr::Attr,
+    intel::Place,
     spec::{MdevKind, MdevType},
     state::{Member, ParentKey, Role, Stage, State},
 };
@@ -42,6 +43,8 @@ pub(super) enum Dir {
     Vendor(PciAddress),
     /// A GPU's folder `xgmi_hive_info/`.
     Hive(PciAddress),
+    /// Below a PF's `prelim_iov/` or `sriov_admin/`.
+    Intel(PciAddress, Place),
     Drm(PciAddress),
     Card(PciAddress),
     Virtual,
@@ -180,7 +183,12 @@ impl State {
                 .map(|card| (Cow::Owned(format!("card{card}")), Entry::Dir(Dir::Card(address))))
                 .into_iter()
                 .collect(),
-            Dir::Card(address) => vec![link("device", Dir::Pci(address))],
+            Dir::Card(address) => {
+                let mut found = self.intel_home(address, dir);
+                found.push(link("device", Dir::Pci(address)));
+                found
+            }
+            Dir::Intel(pf, place) => self.intel_entries(pf, place),
             _ => Vec::new(),
         }
     }
@@ -204,6 +212,7 @@ impl State {
         if self.gim.tells_hive(address) {
             found.push(sub("xgmi_hive_info", Dir::Hive(address)));
         }
+        found.extend(self.intel_home(address, dir));
         if device.parent.is_some() {
             found.push(sub("mdev_supported_types", Dir::Types(ParentKey::Pci(address))));
         }
@@ -271,6 +280,7 @@ impl State {
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
             Dir::Hive(pf) => fixed(Dir::Pci(pf), "xgmi_hive_info"),
+            Dir::Intel(pf, place) => self.intel_above(pf, place),
             Dir::Card(address) => {
                 keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
             }
@@ -324,6 +334,7 @@ impl State {
             | Dir::Drm(address)
             | Dir::Vendor(address)
             | Dir::Hive(address)
+            | Dir::Intel(address, _)
             | Dir::Card(address) => self.pci.get(&address).map(|device| device.inode),
             Dir::Mdev(uuid) => self.mdevs.get(&uuid).map(|mdev| mdev.inode),
             Dir::VfioDevices(member) | Dir::VfioDevice(member) => Some(self.inode(member.dir())),
