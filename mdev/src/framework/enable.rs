@@ -122,7 +122,8 @@ impl<'a> Planner<'a> {
             ));
         }
         let functions = wish.functions.unwrap_or(now.functions > 0);
-        if !functions && (mixed || !instances.is_empty()) {
+        let makes = wish.instances.as_ref().is_some_and(|wanted| !wanted.is_empty());
+        if !functions && (makes || wish.heterogeneous == Some(true)) {
             return Err(Obstacle::Contradiction(
                 "enabling the VFs wipes GPU instances and heterogeneous mode: enable them first",
             ));

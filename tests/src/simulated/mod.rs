@@ -143,6 +143,15 @@ impl Simulated {
     }
 }
 
+impl Drop for Simulated {
+    /// Nothing that the engine does may read what does harm.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.kernel.harm_done(), [""; 0], "harmful attributes were read");
+        }
+    }
+}
+
 /// An engine on a simulated host, through whichever kernel it is spoken to.
 ///
 /// # Panics
