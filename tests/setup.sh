@@ -26,12 +26,21 @@ BUILD=(
 	'pkg-config pkg-config'
 )
 BUS=('dbus-daemon dbus-daemon' 'systemd busctl' 'libglib2.0-bin gdbus')
+# Other people's, which the tests run on a simulated sysfs.
+TOOLS_ON_SYSFS=(
+	'driverctl driverctl'
+	'kmod depmod'
+	'mdevctl mdevctl'
+	'mount mount'
+	'udev udevadm'
+	'util-linux unshare'
+)
 needs=("${BUILD[@]}")
 case ${1:-} in
 demo) needs+=("${BUS[@]}") ;;
-test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3') ;;
+test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3' "${TOOLS_ON_SYSFS[@]}") ;;
 check) needs+=("${BUS[@]}" 'git git' 'mandoc mandoc' 'shellcheck shellcheck') ;;
-bench) needs+=("${BUS[@]}" 'mdevctl mdevctl' 'util-linux setpriv') ;;
+bench) needs+=("${BUS[@]}" 'mdevctl mdevctl' 'strace strace' 'util-linux setpriv') ;;
 fuzz) needs+=('g++ c++') ;;
 lab | install) ;;
 *)

@@ -87,9 +87,18 @@ struct Table {
     names: BTreeMap<VgpuName, Uuid>,
     functions: BTreeMap<PciAddress, Uuid>,
     by_owner: BTreeMap<u32, u32>,
+    /// How many claims have been reserved or become active, and where in that
+    /// count each last was.
+    clock: u64,
+    touched: BTreeMap<Uuid, u64>,
 }
 
 impl Table {
+    fn touch(&mut self, uuid: Uuid) {
+        self.clock += 1;
+        self.touched.insert(uuid, self.clock);
+    }
+
     fn insert(&mut self, claim: Claim) {
         if let Some(name) = &claim.name {
             self.names.insert(name.clone(), claim.uuid);
@@ -103,6 +112,7 @@ impl Table {
 
     fn remove(&mut self, uuid: Uuid) -> Option<Claim> {
         let claim = self.claims.remove(&uuid)?;
+        self.touched.remove(&uuid);
         if let Some(name) = &claim.name {
             self.names.remove(name);
         }
@@ -192,7 +202,9 @@ impl Claims {
             .remedy("remove one, or raise limits.vgpus-per-user in host.toml"));
         }
         self.write(&claim)?;
+        let uuid = claim.uuid;
         table.insert(claim);
+        table.touch(uuid);
         Ok(())
     }
 
@@ -217,7 +229,19 @@ impl Claims {
         }
         self.write(&next)?;
         *claim = next;
+        table.touch(uuid);
         Ok(())
+    }
+
+    /// Counts what was reserved or became active. A look at the kernel that began
+    /// before tells nothing of it.
+    pub fn clock(&self) -> u64 {
+        self.lock().clock
+    }
+
+    /// Whether a claim was reserved or became active since the clock stood so.
+    pub fn is_newer(&self, uuid: Uuid, than: u64) -> bool {
+        self.lock().touched.get(&uuid).is_some_and(|touched| *touched > than)
     }
 
     /// Marks a vGPU as being removed, unless somebody does that already.
@@ -263,9 +287,20 @@ impl Claims {
         }
     }
 
+    /// Ends a claim, unless it was reserved or became active since the clock stood
+    /// so.
+    pub fn release_as_of(&self, uuid: Uuid, clock: u64) -> Option<Claim> {
+        let table = self.lock();
+        let is_newer = table.touched.get(&uuid).is_some_and(|touched| *touched > clock);
+        if is_newer { None } else { self.release_in(table, uuid) }
+    }
+
     /// Ends a claim.
     pub fn release(&self, uuid: Uuid) -> Option<Claim> {
-        let mut table = self.lock();
+        self.release_in(self.lock(), uuid)
+    }
+
+    fn release_in(&self, mut table: MutexGuard<'_, Table>, uuid: Uuid) -> Option<Claim> {
         let claim = table.remove(uuid)?;
         // Under the lock, so that it is never the file of the UUID's next claim.
         if let Err(error) = self.store.remove(uuid) {

@@ -210,9 +210,7 @@ impl Slot {
     /// How many more of a kind it takes.
     pub fn takes(&self, kind: &Kind) -> u32 {
         let Some(wanted) = &kind.instance else { return 0 };
-        if wanted.slices != self.shape.slices
-            || (wanted.extra == "me") != (self.shape.extra == "me")
-        {
+        if wanted.slices != self.shape.slices || wanted.extra != self.shape.extra {
             return 0;
         }
         let most = if self.shared {

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     ffi::OsStr,
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, UNIX_EPOCH},
@@ -17,13 +17,14 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL,
     TimeOrNow, WriteFlags,
 };
+use nix::mount::{MntFlags, umount2};
 use vgpu_mdev::sys::{
     Kernel, ReadKind, SysPath, Value,
     sim::{EntryKind, SimKernel},
 };
 
-/// Nothing is cached: the tree changes by itself.
-const TTL: Duration = Duration::ZERO;
+/// For how long the kernel keeps what it looked up and may not change.
+const FOREVER: Duration = Duration::from_secs(86_400);
 /// What `stat` says of an attribute's size, as sysfs does.
 const PAGE: u64 = 4096;
 /// The FUSE loop's threads; calls that can block have threads of their own.
@@ -32,6 +33,7 @@ const THREADS: usize = 2;
 /// The mounted tree, until dropped.
 pub struct SimFs {
     _session: BackgroundSession,
+    at: PathBuf,
 }
 
 impl SimFs {
@@ -45,7 +47,18 @@ impl SimFs {
         config.acl = SessionACL::All;
         config.n_threads = Some(THREADS);
         let tree = Tree { sim, shared: Arc::default() };
-        fuser::spawn_mount(tree, at, &config).map(|session| Self { _session: session })
+        let session = fuser::spawn_mount(tree, at, &config)?;
+        Ok(Self { _session: session, at: at.to_owned() })
+    }
+}
+
+impl Drop for SimFs {
+    /// By force: what still waits for the tree fails. Else a process that ends
+    /// while one of its threads waits never does, since that wait cannot be killed
+    /// (`request_wait_answer`, fs/fuse/dev.c) and keeps its own `/dev/fuse` open.
+    fn drop(&mut self) {
+        // Refused to other users, for whom the session unmounts.
+        let _ = umount2(&self.at, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH);
     }
 }
 
@@ -129,9 +142,11 @@ impl Tree {
         })
     }
 
-    fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+    /// What a name in a directory leads to, and for how long.
+    fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<(FileAttr, Duration), Errno> {
         let parent = self.shared().path(parent)?;
-        self.attributes(&join(&parent, name.to_str().ok_or(Errno::ENOENT)?))
+        let path = join(&parent, name.to_str().ok_or(Errno::ENOENT)?);
+        Ok((self.attributes(&path)?, lasting(&path)))
     }
 
     fn list(&self, node: INodeNo) -> Result<Vec<(INodeNo, FileType, String)>, Errno> {
@@ -168,17 +183,17 @@ impl Tree {
 impl Filesystem for Tree {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.look_up(parent, name) {
-            Ok(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            Ok((attributes, lasting)) => reply.entry(&lasting, &attributes, Generation(0)),
             Err(errno) => reply.error(errno),
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let path = self.shared().path(node);
-        match path.and_then(|path| self.attributes(&path)) {
+        match path.and_then(|path| Ok((self.attributes(&path)?, lasting(&path)))) {
             // A node of a device that was made anew meanwhile is gone.
-            Ok(attributes) if attributes.ino != node => reply.error(Errno::ENOENT),
-            Ok(attributes) => reply.attr(&TTL, &attributes),
+            Ok((attributes, _)) if attributes.ino != node => reply.error(Errno::ENOENT),
+            Ok((attributes, lasting)) => reply.attr(&lasting, &attributes),
             Err(errno) => reply.error(errno),
         }
     }
@@ -227,14 +242,16 @@ impl Filesystem for Tree {
     }
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        let how = FopenFlags::FOPEN_DIRECT_IO
+            | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+            | FopenFlags::FOPEN_NOFLUSH;
         match self.open_file(node, flags) {
-            Ok(handle) => reply.opened(FileHandle(handle), direct),
+            Ok(handle) => reply.opened(FileHandle(handle), how),
             Err(errno) => reply.error(errno),
         }
     }
 
-    /// On a thread of its own, since it can block.
+    /// The first on a thread of its own, since it can block; it has all the text.
     fn read(
         &self,
         _: &Request,
@@ -246,22 +263,25 @@ impl Filesystem for Tree {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let part = move |text: &str, reply: ReplyData| {
+            let rest = text.as_bytes().get(offset as usize..).unwrap_or_default();
+            reply.data(&rest[..rest.len().min(size as usize)]);
+        };
+        let kept = self.shared().texts.get(&handle.0).filter(|_| offset > 0).cloned();
+        if let Some(text) = kept {
+            return part(&text, reply);
+        }
         let (sim, shared, path) = (self.sim.clone(), self.shared.clone(), self.shared().path(node));
         thread::spawn(move || {
-            let kept = lock(&shared).texts.get(&handle.0).filter(|_| offset > 0).cloned();
-            let text = match kept {
-                Some(text) => Ok(text),
-                None => path.and_then(|path| match sim.read(&path, ReadKind::Text) {
-                    Ok(Value::Text(text)) => Ok(Arc::from(text)),
-                    Ok(_) => Err(Errno::EIO),
-                    Err(refused) => Err(errno(refused)),
-                }),
-            };
+            let text = path.and_then(|path| match sim.read(&path, ReadKind::Text) {
+                Ok(Value::Text(text)) => Ok(Arc::<str>::from(text)),
+                Ok(_) => Err(Errno::EIO),
+                Err(refused) => Err(errno(refused)),
+            });
             match text {
                 Ok(text) => {
-                    let rest = text.as_bytes().get(offset as usize..).unwrap_or_default();
-                    reply.data(&rest[..rest.len().min(size as usize)]);
-                    lock(&shared).texts.insert(handle.0, text);
+                    lock(&shared).texts.insert(handle.0, text.clone());
+                    part(&text, reply);
                 }
                 Err(errno) => reply.error(errno),
             }
@@ -351,6 +371,19 @@ impl Filesystem for Tree {
         self.shared().listings.remove(&handle.0);
         reply.ok();
     }
+}
+
+/// For how long a name means the same, where the kernel need not ask each time:
+/// the directories above all devices stay; a type and its attributes stay as
+/// long as the folder of types, which is looked up before them.
+fn lasting(path: &str) -> Duration {
+    let above = ["class/mdev_bus", "bus/pci", "bus/pci/devices", "bus/mdev", "bus/mdev/devices"];
+    let is_root = path.strip_prefix("devices/").is_some_and(|root| !root.contains('/'));
+    let of_type = path
+        .split_once("/mdev_supported_types/")
+        .is_some_and(|(_, below)| below.matches('/').count() <= 1);
+    let stays = !path.contains('/') || above.contains(&path) || is_root || of_type;
+    if stays { FOREVER } else { Duration::ZERO }
 }
 
 fn join(directory: &str, name: &str) -> String {

@@ -168,35 +168,6 @@ fn three_of_four_gib_leave_one_of_their_size_and_are_named() {
 }
 
 #[test]
-fn each_profile_fits_as_often_as_its_total_says() {
-    for (name, gpu) in [("l40s", L40S), ("a2", A2)] {
-        let host = described(name);
-        let gpu = || (**host.engine.snapshot().gpu(&gpu.parse().unwrap()).unwrap()).clone();
-        let before = host.picture();
-        for profile in gpu().profiles {
-            let mut made = Vec::new();
-            let refused = loop {
-                match host.create(&profile.short_name) {
-                    Ok(uuid) => made.push(uuid),
-                    Err(refused) => break refused,
-                }
-            };
-            let all = made.len() as u32;
-            assert_eq!(all, profile.total, "{}: {refused}", profile.short_name);
-            let vfs = gpu().functions.len() as u32;
-            let code = if all == vfs { "no-free-function" } else { "full" };
-            assert_eq!(
-                (refused.kind(), refused.code()),
-                (ErrorKind::NoCapacity, code),
-                "{refused}"
-            );
-            made.into_iter().for_each(|uuid| host.remove(uuid).unwrap());
-        }
-        assert_eq!(host.picture(), before);
-    }
-}
-
-#[test]
 fn what_the_driver_refuses_is_explained_and_leaves_nothing() {
     use nix::errno::Errno;
     use vgpu_mdev::sys::sim::{Calls, FaultOn};

@@ -20,7 +20,7 @@ use vgpu_mdev::{
         sim::{Calls, FaultOn, HostSpec},
     },
 };
-use vgpu_tests::{conformance::Picture, simulated::Simulated};
+use vgpu_tests::{conformance::Picture, simulated::Simulated, watch};
 
 const FLEX: &str = "0000:41:00.0";
 const VF: &str = "0000:41:00.1";
@@ -385,4 +385,37 @@ fn own_events_cost_no_further_look() {
     let looked = host.kernel.forbidden_reads();
     let at = |uuid: &str| looked.iter().any(|path| path.contains(uuid));
     assert!(at(&foreign.to_string()) && !at(&own), "{looked:?}");
+}
+
+/// An mdev has its type only after its last event, and its directory goes after
+/// that (`mdev_device_create`, drivers/vfio/mdev/mdev_core.c; `device_del`,
+/// drivers/base/core.c): a look in between is not the last one.
+#[test]
+fn a_look_between_an_event_and_what_it_tells_is_followed_by_another() {
+    for whole in [true, false] {
+        let host = Simulated::builtin();
+        let engine = std::sync::Arc::downgrade(&host.engine);
+        host.kernel.on_event(Box::new(move |event| {
+            let last = matches!(&*event.action, "bind" | "remove");
+            if let Some(engine) = engine.upgrade().filter(|_| last && event.subsystem == "mdev") {
+                if whole {
+                    engine.rescan().unwrap();
+                } else {
+                    // Waits for the look that an earlier event asks for.
+                    engine.observe(event);
+                    let wanted = VgpuState::Removing;
+                    let wanted = if event.action == "bind" { VgpuState::Creating } else { wanted };
+                    watch::until(&engine, |s| s.vgpu(OURS).is_some_and(|v| v.state == wanted));
+                }
+            }
+        }));
+        let parent = "class/mdev_bus/mtty";
+        let create = format!("{parent}/mdev_supported_types/mtty-1/create");
+        write(&host, create, &OURS.to_string());
+        watch::until(&host.engine, |snapshot| {
+            snapshot.vgpu(OURS).is_some_and(|vgpu| vgpu.state == VgpuState::Active)
+        });
+        write(&host, format!("{parent}/{OURS}/remove"), "1");
+        watch::until(&host.engine, |snapshot| snapshot.vgpu(OURS).is_none());
+    }
 }

@@ -5,31 +5,20 @@
 use std::{fs, io, os::unix::fs::MetadataExt, path::PathBuf, sync::mpsc, thread, time::Duration};
 
 use nix::errno::Errno;
-use tempfile::TempDir;
-use vgpu_mdev::sys::{
-    NodePath,
-    sim::{HostSpec, SimKernel},
-};
-use vgpu_tests::simfs::SimFs;
+use vgpu_mdev::sys::{NodePath, sim::HostSpec};
+use vgpu_tests::simulated::Mounted;
 
 const UUID: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
 
-struct Mounted {
-    sim: SimKernel,
-    _fs: SimFs,
-    root: TempDir,
-}
+struct Host(Mounted);
 
-impl Mounted {
+impl Host {
     fn new() -> Self {
-        let sim = SimKernel::new(&HostSpec::builtin().unwrap()).unwrap();
-        let root = TempDir::new().unwrap();
-        let fs = SimFs::mount(sim.clone(), root.path()).expect("this needs /dev/fuse and fuse3");
-        Self { sim, _fs: fs, root }
+        Self(Mounted::new(&HostSpec::builtin().unwrap()))
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path)
+        self.0.sys().join(path)
     }
 
     fn read(&self, path: &str) -> Result<String, Errno> {
@@ -47,7 +36,7 @@ fn errno(error: io::Error) -> Errno {
 
 #[test]
 fn system_calls_give_the_kernels_answers() {
-    let host = Mounted::new();
+    let host = Host::new();
     let pf = "bus/pci/devices/0000:41:00.0";
     assert_eq!(host.read(&format!("{pf}/vendor")).unwrap(), "0x8086\n");
     assert_eq!(host.write(&format!("{pf}/sriov_numvfs"), "abc"), Err(Errno::EINVAL));
@@ -70,7 +59,7 @@ fn system_calls_give_the_kernels_answers() {
 
 #[test]
 fn directories_list_what_is_there_now() {
-    let host = Mounted::new();
+    let host = Host::new();
     let names = |path: &str| {
         let listed = fs::read_dir(host.path(path)).unwrap();
         let mut names: Vec<_> =
@@ -92,17 +81,39 @@ fn directories_list_what_is_there_now() {
     assert_ne!(inode(), first);
 }
 
+/// What the kernel keeps of the tree ends with the device that it belongs to.
+#[test]
+fn what_was_looked_up_goes_with_its_device() {
+    let host = Host::new();
+    let available =
+        "class/mdev_bus/0000:3b:00.0/mdev_supported_types/nvidia-231/available_instances";
+    let below = available.replace("class/mdev_bus/0000:3b:00.0", "devices/pci0000:00/0000:3b:00.0");
+    for _ in 0..2 {
+        assert_eq!(host.read(available).unwrap(), "8\n");
+        assert_eq!(host.read(&below).unwrap(), "8\n");
+        host.write("bus/pci/drivers/nvidia/unbind", "0000:3b:00.0").unwrap();
+        assert_eq!(host.read(available), Err(Errno::ENOENT));
+        assert_eq!(host.read(&below), Err(Errno::ENOENT));
+        host.write("bus/pci/drivers/nvidia/bind", "0000:3b:00.0").unwrap();
+    }
+    assert_eq!(host.read(available).unwrap(), "8\n");
+}
+
 #[test]
 fn a_store_that_blocks_blocks_itself_alone() {
-    let host = Mounted::new();
+    let host = Host::new();
     host.write("class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", UUID).unwrap();
     let device = format!("bus/mdev/devices/{UUID}");
     let group = fs::read_link(host.path(&format!("{device}/iommu_group"))).unwrap();
     let group = group.file_name().unwrap().to_str().unwrap().to_owned();
-    let guest = host.sim.hold(&NodePath::new(format!("vfio/{group}")).unwrap(), 1, "qemu").unwrap();
+    let guest = host
+        .0
+        .simulation
+        .hold(&NodePath::new(format!("vfio/{group}")).unwrap(), 1, "qemu")
+        .unwrap();
     let remove = host.path(&format!("{device}/remove"));
     let (heard, events) = mpsc::channel();
-    host.sim.on_event(Box::new(move |event| {
+    host.0.simulation.on_event(Box::new(move |event| {
         let _ = heard.send(format!("{} {}", event.action, event.subsystem));
     }));
     let (send, receive) = mpsc::channel();

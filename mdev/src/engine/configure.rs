@@ -8,13 +8,13 @@ use crate::{
     framework::{
         enable::{self, Now, Obstacle, Wish},
         gim::{self, GimGpu},
-        nvidia,
+        nvidia, sriov,
     },
     model::{FunctionState, GpuId, Snapshot},
     plan::{Plan, Step},
     refusal::Context,
     request::{Configure, Control},
-    scan::{GpuFacts, Reader},
+    scan::{GpuFacts, PciFacts, Reader},
     sys::{Deadline, LaneKey, Read},
 };
 
@@ -146,36 +146,29 @@ impl Engine {
         let mut gpus = Vec::with_capacity(all.len());
         let mut is_loaded = false;
         for id in &all {
-            let (facts, snapshot) = self.look_again(id, tried)?;
+            let facts = self.look_again(id, tried)?.0;
             let Some(pci) = &facts.pci else { continue };
             is_loaded |= pci.driver.as_deref() == Some(gim::DRIVER);
-            refuse_if_used(id, &snapshot, tried)?;
-            let lane = LaneKey::Function(pci.address);
-            let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
-            let autoprobe = crate::framework::sriov::device(pci.address)
-                .map_err(Into::into)
-                .and_then(|device| {
-                    reader.read(&device, vec![Read::text("sriov_drivers_autoprobe")])
-                })
-                .map_err(|error| failure::of_scan(tried, error))?
-                .text();
-            let now = facts.functions.len() as u32;
-            if id == gpu && count > pci.total_vfs.min(gim::MOST) {
+            let most = pci.total_vfs.min(gim::MOST);
+            if id == gpu && count > most {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
                     "too-many-functions",
                     tried,
-                    format!("the GPU has at most {} VFs", pci.total_vfs.min(gim::MOST)),
+                    format!("the GPU has at most {most} VFs"),
                 )
                 .remedy("ask for fewer"));
             }
-            gpus.push(GimGpu {
-                address: pci.address,
-                now,
-                // The module takes at least one for each GPU.
-                wanted: if id == gpu { count } else { now.max(u32::from(count > 0)) },
-                autoprobe: autoprobe.as_deref() == Some("1"),
-            });
+            // The module takes at least one for each GPU.
+            let others = (facts.functions.len() as u32).max(u32::from(count > 0));
+            gpus.push(self.read_gim(&facts, pci, if id == gpu { count } else { others }, tried)?);
+        }
+        let is_so = |gpu: &GimGpu| gpu.functions.len() as u32 == gpu.wanted;
+        if gpus.iter().all(is_so) {
+            return Ok(Prepared { steps: Vec::new(), changed: all, _turns: turns });
+        }
+        for id in &all {
+            refuse_if_used(id, &self.snapshot(), tried)?;
         }
         if count == 0 && gpus.iter().any(|gpu| gpu.wanted > 0) {
             let others: Vec<String> = gpus
@@ -197,6 +190,29 @@ impl Engine {
         let steps =
             gim::plan(&gpus, is_loaded).map_err(|error| failure::of_scan(tried, error.into()))?;
         Ok(Prepared { steps, changed: all, _turns: turns })
+    }
+
+    /// A GPU of GIM, with what undoing is to give back.
+    fn read_gim(
+        &self,
+        facts: &GpuFacts,
+        pci: &PciFacts,
+        wanted: u32,
+        tried: &str,
+    ) -> Result<GimGpu> {
+        let lane = LaneKey::Function(pci.address);
+        let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
+        let autoprobe = sriov::device(pci.address)
+            .map_err(Into::into)
+            .and_then(|device| reader.read(&device, vec![Read::text("sriov_drivers_autoprobe")]))
+            .map_err(|error| failure::of_scan(tried, error))?
+            .text();
+        let functions = facts.functions.iter();
+        let functions = functions
+            .map(|function| Ok(self.read_binding(function.address, tried)?.function))
+            .collect::<Result<Vec<_>>>()?;
+        let autoprobe = autoprobe.as_deref() == Some("1");
+        Ok(GimGpu { address: pci.address, functions, wanted, autoprobe })
     }
 
     /// What is on a GPU now, not at the last event.

@@ -5,6 +5,10 @@
 //! what it tells has happened). A look that began when the count stood at N has
 //! seen all that the events up to N tell: they need no other look, as those of
 //! our own changes, which udev brings when we have long looked.
+//!
+//! But an mdev gets its type after its last event, and loses its directory after
+//! that (`mdev_device_create`, `drivers/vfio/mdev/mdev_core.c`; `device_del`,
+//! `drivers/base/core.c`): a look at one that is on its way covers nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -117,6 +117,8 @@ pub struct Engine {
     totals: Totals,
     /// What NVIDIA's program said of its GPUs when it was last asked.
     smi: ArcSwap<BTreeMap<GpuId, SmiFacts>>,
+    /// Asks it, one at a time.
+    asking: Mutex<()>,
     publisher: Publisher,
     hub: Hub,
     journal: Box<dyn Journal>,
@@ -170,6 +172,7 @@ impl Engine {
             claims,
             totals,
             smi: ArcSwap::default(),
+            asking: Mutex::default(),
             publisher: Publisher::default(),
             hub: Hub::default(),
             journal: Box::new(TraceOnly),

@@ -351,6 +351,7 @@ impl Engine {
             let what = format!("waiting for an earlier scan of GPU {gpu}");
             return Err(OpError::Deadline { what, waited }.into());
         };
+        let began = self.claims.clock();
         let parents = self.host.load().gpus.get(gpu).cloned().unwrap_or_default();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
@@ -364,10 +365,12 @@ impl Engine {
         };
         match read() {
             Ok(Some((facts, mdevs, uevents))) => {
-                lock(&self.covered).gpu(gpu, uevents);
+                if mdevs.iter().all(MdevFacts::is_whole) {
+                    lock(&self.covered).gpu(gpu, uevents);
+                }
                 self.totals.learn(&facts);
                 settle();
-                self.settle_claims(&facts, &mdevs);
+                self.settle_claims(&facts, &mdevs, began);
                 self.with_view(|view| self.publisher.put_gpu(facts, &mdevs, view));
             }
             Ok(None) => self.drop_gpu(gpu),
@@ -398,18 +401,22 @@ impl Engine {
             return;
         };
         let mut facts = (*facts).clone();
+        let began = self.claims.clock();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         match read_mdev(reader, &self.node_kinds, parent, uuid, &mut facts.parents) {
             Ok((found, uevents)) => {
-                lock(&self.covered).mdev(uuid, uevents);
                 let mdev = found.as_ref();
+                if mdev.is_none_or(MdevFacts::is_whole) {
+                    lock(&self.covered).mdev(uuid, uevents);
+                }
                 self.totals.learn(&facts);
                 settle(mdev);
                 if let Some(claim) =
                     self.claims.get(uuid).filter(|claim| claim.framework == Framework::Mdev)
                 {
-                    self.settle(&claim, mdev.map(|mdev| (mdev.inode, mdev.driver.is_some())));
+                    let device = mdev.map(|mdev| (mdev.inode, mdev.driver.is_some()));
+                    self.settle(&claim, device, began);
                 }
                 self.with_view(|view| self.publisher.put_mdev(facts, uuid, mdev, view));
             }
@@ -427,6 +434,7 @@ impl Engine {
         let Some(mut facts) = known.map(|facts| (*facts).clone()) else {
             return;
         };
+        let began = self.claims.clock();
         let lane = LaneKey::Gpu(gpu.clone());
         let reader = Reader::new(&*self.executor, &lane, Deadline::after(self.timing.read));
         let mut lost = false;
@@ -443,13 +451,14 @@ impl Engine {
             drop(_scan);
             return self.scan_gpu(gpu);
         }
-        self.settle_claims_on_functions(&facts);
+        self.settle_claims_on_functions(&facts, began);
         self.with_view(|view| self.publisher.put_functions(facts, view));
     }
 
     fn drop_gpu(&self, gpu: &GpuId) {
+        let began = self.claims.clock();
         for claim in self.claims.on_gpu(gpu) {
-            self.settle(&claim, None);
+            self.settle(&claim, None, began);
         }
         self.publisher.drop_gpu(gpu);
     }

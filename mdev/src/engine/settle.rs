@@ -15,19 +15,23 @@ use super::{Engine, lock};
 
 impl Engine {
     /// Holds the claims on a GPU against what is there.
-    pub(super) fn settle_claims(&self, facts: &GpuFacts, mdevs: &[MdevFacts]) {
+    ///
+    /// `began` is what the claims' clock said before the look began: of what was
+    /// claimed since, it tells nothing.
+    pub(super) fn settle_claims(&self, facts: &GpuFacts, mdevs: &[MdevFacts], began: u64) {
         let by_uuid: BTreeMap<Uuid, &MdevFacts> =
             mdevs.iter().map(|mdev| (mdev.uuid, mdev)).collect();
         for claim in self.claims.on_gpu(&facts.id) {
             if claim.framework == Framework::Mdev {
                 let mdev = by_uuid.get(&claim.uuid);
-                self.settle(&claim, mdev.map(|mdev| (mdev.inode, mdev.driver.is_some())));
+                let device = mdev.map(|mdev| (mdev.inode, mdev.driver.is_some()));
+                self.settle(&claim, device, began);
             }
         }
-        self.settle_claims_on_functions(facts);
+        self.settle_claims_on_functions(facts, began);
     }
 
-    pub(super) fn settle_claims_on_functions(&self, facts: &GpuFacts) {
+    pub(super) fn settle_claims_on_functions(&self, facts: &GpuFacts, began: u64) {
         let vfio = |driver: &Option<String>| {
             driver
                 .as_deref()
@@ -43,7 +47,7 @@ impl Engine {
                 // what it carries by now is someone else's.
                 let gone = claim.framework == Framework::NvidiaVf
                     && !nvidia_vf::carries(facts, address, &claim.profile);
-                self.settle(&claim, (!gone).then_some((inode, on_vfio)));
+                self.settle(&claim, (!gone).then_some((inode, on_vfio)), began);
             }
         }
         // Claims on functions that are gone.
@@ -54,7 +58,7 @@ impl Engine {
         if facts.pci.is_some() {
             for claim in self.claims.on_gpu(&facts.id) {
                 if claim.functions.first().is_some_and(|first| !exists(first.address)) {
-                    self.settle(&claim, None);
+                    self.settle(&claim, None, began);
                 }
             }
         }
@@ -63,8 +67,8 @@ impl Engine {
     /// Ends a claim whose device is gone or is another one by now, and ends the
     /// waiting of one that nobody works on. `device` is its inode, and whether
     /// its driver has it.
-    pub(super) fn settle(&self, claim: &Claim, device: Option<(u64, bool)>) {
-        if lock(&self.at_work).contains(&claim.uuid) {
+    pub(super) fn settle(&self, claim: &Claim, device: Option<(u64, bool)>, began: u64) {
+        if lock(&self.at_work).contains(&claim.uuid) || self.claims.is_newer(claim.uuid, began) {
             return;
         }
         let is_other =
@@ -91,7 +95,7 @@ impl Engine {
         };
         if ended {
             tracing::info!("vGPU {} is gone; its claim ends", claim.uuid);
-            self.claims.release(claim.uuid);
+            self.claims.release_as_of(claim.uuid, began);
         }
     }
 }

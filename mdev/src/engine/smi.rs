@@ -13,7 +13,7 @@ use crate::{
     sys::{Deadline, OpError},
 };
 
-use super::Engine;
+use super::{Engine, lock};
 
 impl Engine {
     /// Asks about all of NVIDIA's GPUs that carry vGPUs on VFs, and publishes what
@@ -41,6 +41,8 @@ impl Engine {
     /// Asks about one GPU, and publishes what changed.
     pub(super) fn ask_smi_about(&self, address: PciAddress) -> Result<(), Cause> {
         let gpu = GpuId::Pci(address);
+        // Until another's answer is published, as ours would find no change.
+        let _asking = lock(&self.asking);
         let answer = execute::ask(&*self.executor, address, Deadline::after(self.timing.tool));
         let (found, result) = match answer {
             Ok(found) => (Some(found), Ok(())),

@@ -147,7 +147,8 @@ impl Runner<'_> {
                 self.give_nodes(&step.lane, device, *uid).map_err(begun)?
             }
             StepOp::RunTool { tool, args } => {
-                self.run_tool(&step.lane, *tool, args).map_err(begun)?;
+                self.run_tool(&step.lane, *tool, args)
+                    .map_err(|cause| Halt { begun: tool::has_run(&cause), cause })?;
             }
             StepOp::DestroyInstances { gpu, ids } => {
                 self.destroy_instances(*gpu, ids).map_err(begun)?

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use nix::errno::Errno;
+
 use crate::{
     model::PciAddress,
     plan::SmiState,
@@ -81,6 +83,11 @@ impl From<Cause> for UndoError {
     }
 }
 
+/// Whether a program that failed was started, and may have done something.
+pub(super) fn has_run(cause: &Cause) -> bool {
+    !matches!(cause, Cause::Op(OpError::Tool { errno, .. }) if *errno != Errno::ETIMEDOUT)
+}
+
 /// What NVIDIA's program says of one GPU.
 ///
 /// # Errors
@@ -142,9 +149,17 @@ impl Runner<'_> {
         run(self.executor, lane, tool, args, Deadline::after(self.tool_limit))
     }
 
+    /// Destroys those of the GPU instances that are still there: a step before may
+    /// have wiped them.
+    pub(super) fn destroy_instances(&self, gpu: PciAddress, ids: &[u32]) -> Result<(), Cause> {
+        let facts = ask(self.executor, gpu, Deadline::after(self.tool_limit))?;
+        let there = facts.instances.iter().map(|found| found.id).filter(|id| ids.contains(id));
+        self.destroy(gpu, &there.collect::<Vec<_>>())
+    }
+
     /// Destroys GPU instances, each after its compute instances, of which there
     /// may be none.
-    pub(super) fn destroy_instances(&self, gpu: PciAddress, ids: &[u32]) -> Result<(), Cause> {
+    fn destroy(&self, gpu: PciAddress, ids: &[u32]) -> Result<(), Cause> {
         let bdf = gpu.to_string();
         for id in ids {
             let id = id.to_string();
@@ -165,7 +180,7 @@ impl Runner<'_> {
         let facts = ask(self.executor, gpu, Deadline::after(self.tool_limit))?;
         let new: Vec<u32> =
             facts.instances.iter().map(|found| found.id).filter(|id| !ids.contains(id)).collect();
-        self.destroy_instances(gpu, &new)
+        self.destroy(gpu, &new)
     }
 
     /// `None` when NVIDIA's program says it, else what it says.

@@ -124,10 +124,8 @@ impl<'a> Planner<'a> {
             ));
         }
         let functions = wish.functions.unwrap_or(now.functions > 0);
-        // What is there stays where it is not asked for; the VFs' return wipes it.
-        let asked = wish.heterogeneous == Some(true)
-            || wish.instances.as_ref().is_some_and(|shapes| !shapes.is_empty());
-        if !functions && asked {
+        let makes = wish.instances.as_ref().is_some_and(|wanted| !wanted.is_empty());
+        if !functions && (makes || wish.heterogeneous == Some(true)) {
             return Err(Obstacle::Contradiction(
                 "enabling the VFs wipes GPU instances and heterogeneous mode: enable them first",
             ));

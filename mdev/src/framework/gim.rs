@@ -3,6 +3,7 @@
 //! refused with ENOENT. The module goes only while no VF is in use.
 
 use crate::{
+    claims::ClaimedFunction,
     model::PciAddress,
     plan::{Expect, Step, StepOp, Undo},
     sys::{InvalidPath, LaneKey, ToolId},
@@ -10,7 +11,7 @@ use crate::{
 
 use super::{
     VFIO_PCI,
-    sriov::{auto, device},
+    sriov::{auto, device, set_override},
 };
 
 /// The driver's and the module's name.
@@ -24,8 +25,8 @@ pub const MOST: u32 = 31;
 pub struct GimGpu {
     /// Its address: GPUs are probed in that order.
     pub address: PciAddress,
-    /// The VFs that it has.
-    pub now: u32,
+    /// The VFs that it has, with their overrides, which undoing gives back.
+    pub functions: Vec<ClaimedFunction>,
     /// The VFs that it is to have; 0 for all, or for none.
     pub wanted: u32,
     /// Whether the kernel binds drivers to its VFs as they appear.
@@ -37,8 +38,9 @@ pub struct GimGpu {
 /// # Errors
 /// Never: an address is a path element.
 pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> {
-    let counts = |of: fn(&GimGpu) -> u32| gpus.iter().map(of).collect::<Vec<u32>>();
-    let (before, after) = (counts(|gpu| gpu.now), counts(|gpu| gpu.wanted));
+    let now = |gpu: &GimGpu| gpu.functions.len() as u32;
+    let before: Vec<u32> = gpus.iter().map(now).collect();
+    let after: Vec<u32> = gpus.iter().map(|gpu| gpu.wanted).collect();
     let mut steps = Vec::new();
     if before == after {
         return Ok(steps);
@@ -53,21 +55,18 @@ pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> 
             lane: LaneKey::Host,
             op: modprobe(&["-r", DRIVER]),
             expect: Expect::Nothing,
-            undo: vec![load_undo(&before)],
+            undo: reload(gpus, &before)?,
         });
-        for gpu in gpus.iter().filter(|gpu| gpu.now > 0) {
+        for gpu in gpus.iter().filter(|gpu| now(gpu) > 0) {
             steps.push(look(gpu.address, 0)?);
         }
     }
     if loads {
-        let StepOp::RunTool { tool, args } = modprobe(&["-r", DRIVER]) else {
-            return Ok(steps);
-        };
         steps.push(Step {
             lane: LaneKey::Host,
-            op: load(&after),
+            op: modprobe(&load(&after)),
             expect: Expect::Nothing,
-            undo: vec![Undo::tool(LaneKey::Host, tool, args)],
+            undo: vec![undo(&["-r", DRIVER])],
         });
         // It says success although it enabled fewer than asked.
         for gpu in gpus {
@@ -97,22 +96,34 @@ fn look(gpu: PciAddress, count: u32) -> Result<Step, InvalidPath> {
     })
 }
 
-fn modprobe(args: &[&str]) -> StepOp {
-    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-    StepOp::RunTool { tool: ToolId::Modprobe, args }
+/// What undoes that the module was unloaded.
+fn reload(gpus: &[GimGpu], counts: &[u32]) -> Result<Vec<Undo>, InvalidPath> {
+    let mut undos = vec![undo(&load(counts))];
+    for function in gpus.iter().flat_map(|gpu| &gpu.functions) {
+        if let Some(driver) = function.driver_override.as_deref() {
+            let write = set_override(function.address, Some(driver))?;
+            undos.push(Undo::write(LaneKey::Function(function.address), write));
+        }
+    }
+    Ok(undos)
 }
 
-fn load(counts: &[u32]) -> StepOp {
-    let counts: Vec<String> = counts.iter().map(ToString::to_string).collect();
-    modprobe(&[DRIVER, &format!("vf_num={}", counts.join(","))])
+fn load(counts: &[u32]) -> [String; 2] {
+    // A GPU that was above its limit had none, which is no number for it.
+    let counts: Vec<String> = counts.iter().map(|count| (*count).max(1).to_string()).collect();
+    [DRIVER.to_owned(), format!("vf_num={}", counts.join(","))]
 }
 
-fn load_undo(counts: &[u32]) -> Undo {
-    let args = match load(counts) {
-        StepOp::RunTool { args, .. } => args,
-        _ => Vec::new(),
-    };
-    Undo::tool(LaneKey::Host, ToolId::Modprobe, args)
+fn modprobe<T: AsRef<str>>(args: &[T]) -> StepOp {
+    StepOp::RunTool { tool: ToolId::Modprobe, args: owned(args) }
+}
+
+fn undo<T: AsRef<str>>(args: &[T]) -> Undo {
+    Undo::tool(LaneKey::Host, ToolId::Modprobe, owned(args))
+}
+
+fn owned<T: AsRef<str>>(args: &[T]) -> Vec<String> {
+    args.iter().map(|arg| arg.as_ref().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -120,7 +131,14 @@ mod tests {
     use super::*;
 
     fn gpu(address: &str, now: u32, wanted: u32) -> GimGpu {
-        GimGpu { address: address.parse().unwrap(), now, wanted, autoprobe: true }
+        let address: PciAddress = address.parse().unwrap();
+        let function = |n| ClaimedFunction {
+            address: address.offset_by(16 + n).unwrap(),
+            driver: None,
+            driver_override: (n > 0).then(|| VFIO_PCI.into()),
+        };
+        let functions = (0..now).map(function).collect();
+        GimGpu { address, functions, wanted, autoprobe: true }
     }
 
     fn words(gpus: &[GimGpu], is_loaded: bool) -> Vec<String> {
@@ -150,5 +168,18 @@ mod tests {
         );
         assert_eq!(words(&[gpu("0000:0c:00.0", 2, 0)], true), ["run modprobe -r gim", look]);
         assert_eq!(words(&[gpu("0000:0c:00.0", 2, 2)], true), [""; 0]);
+    }
+
+    #[test]
+    fn undoing_gives_back_counts_and_overrides() {
+        let gpus = [gpu("0000:0c:00.0", 2, 3), gpu("0000:22:00.0", 0, 1)];
+        let steps = plan(&gpus, true).unwrap();
+        let undos = |op: &str| -> Vec<String> {
+            let step = steps.iter().find(|step| step.op.to_string().starts_with(op)).unwrap();
+            step.undo.iter().map(|undo| undo.to_string()).collect()
+        };
+        let set = "\"vfio-pci\\n\" to /sys/bus/pci/devices/0000:0c:02.1/driver_override";
+        assert_eq!(undos("run modprobe -r"), ["modprobe gim vf_num=2,1", set]);
+        assert_eq!(undos("run modprobe gim"), ["modprobe -r gim"]);
     }
 }

@@ -82,6 +82,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
         lists: true,
+        is_named_by_functions: false,
     };
     division.offer(profiles)
 }

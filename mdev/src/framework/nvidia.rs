@@ -37,6 +37,8 @@ pub(super) struct Division<'a> {
     pub(super) functions: Option<Functions>,
     /// Whether the driver lists any type.
     pub(super) lists: bool,
+    /// Whether the vGPUs are named by the VFs that carry them.
+    pub(super) is_named_by_functions: bool,
 }
 
 /// The VFs of a GPU.
@@ -113,6 +115,7 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
             total: pci.total_vfs,
         }),
         lists: false,
+        is_named_by_functions: false,
     };
     let profiles = catalog_types(model)
         .into_iter()
@@ -391,11 +394,16 @@ impl Division<'_> {
         let all: Vec<&str> =
             self.placed.iter().filter(|vgpu| wanted(vgpu)).map(|vgpu| vgpu.who.as_str()).collect();
         let named = all.get(..NAMED.min(all.len())).unwrap_or_default().join(", ");
-        match all.len() {
-            0 => String::new(),
-            1 => format!("vGPU {named}"),
-            many if many > NAMED => format!("vGPUs {named} and {} more", many - NAMED),
-            _ => format!("vGPUs {named}"),
+        let what = match (all.len(), self.is_named_by_functions) {
+            (0, _) => return String::new(),
+            (1, false) => "vGPU",
+            (1, true) => "vGPU on VF",
+            (_, false) => "vGPUs",
+            (_, true) => "vGPUs on the VFs",
+        };
+        match all.len().saturating_sub(NAMED) {
+            0 => format!("{what} {named}"),
+            more => format!("{what} {named} and {more} more"),
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         .filter_map(|(function, vendor)| {
             let id = type_id(vendor.current)?;
             let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
-            let who = format!("on VF {}", function.address);
+            let who = function.address.to_string();
             let (instance, placement) = (vendor.gpu_instance, vendor.placement);
             Some(Placed { who, id, size, instance, placement })
         })
@@ -110,6 +110,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
         lists: !listing.is_empty(),
+        is_named_by_functions: true,
     };
     division.offer(profiles.into_values().collect())
 }

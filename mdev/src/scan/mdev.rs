@@ -45,7 +45,7 @@ pub struct MdevFacts {
     pub uuid: Uuid,
     /// The parent that it is on.
     pub parent: String,
-    /// Its type; none while it is being removed.
+    /// Its type; none until it is made, nor while it is being removed.
     pub type_id: Option<TypeId>,
     /// The bound driver; none until it is ready.
     pub driver: Option<String>,
@@ -59,6 +59,13 @@ pub struct MdevFacts {
     pub has_cdev: bool,
     /// The inode of its directory.
     pub inode: u64,
+}
+
+impl MdevFacts {
+    /// Whether it is neither being made nor being removed.
+    pub fn is_whole(&self) -> bool {
+        self.type_id.is_some()
+    }
 }
 
 /// Reads the types of a GPU's parents. Names and descriptions are read once a

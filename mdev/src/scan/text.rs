@@ -153,7 +153,7 @@ pub fn aperture(description: &str) -> Option<Aperture> {
 
 /// The GPU instance that a MIG-backed type of NVIDIA's needs, by its name:
 /// `A100-3-20C` has three compute slices and 20 GiB, `A100-1-5CME` one with the
-/// media engines; `None` for a time-sliced type.
+/// media engines, `DC-1-24Q` one with graphics; `None` for a time-sliced type.
 pub fn instance_of_name(name: &str) -> Option<Shape> {
     let mut parts = name.rsplit('-');
     let (last, middle) = (parts.next()?, parts.next()?);
@@ -162,7 +162,11 @@ pub fn instance_of_name(name: &str) -> Option<Shape> {
     let slices = count(middle).filter(|_| digits(middle))?;
     let end = last.find(|c: char| !c.is_ascii_digit())?;
     let (gib, series) = last.split_at_checked(end)?;
-    let extra = if series.ends_with("ME") { "me" } else { "" };
+    let extra = match series {
+        "CME" => "me",
+        _ if series.starts_with('C') => "",
+        _ => "gfx",
+    };
     Some(Shape { slices, gib: count(gib)?, extra: extra.into() })
 }
 
@@ -303,7 +307,7 @@ mod tests {
         let shape = |name| instance_of_name(name).map(|shape| shape.to_string());
         assert_eq!(shape("GRID A100-3-20C").as_deref(), Some("3g.20gb"));
         assert_eq!(shape("NVIDIA A100-1-5CME").as_deref(), Some("1g.5gb+me"));
-        assert_eq!(shape("NVIDIA RTX Pro 6000 Blackwell DC-1-2Q").as_deref(), Some("1g.2gb"));
+        assert_eq!(shape("NVIDIA RTX Pro 6000 Blackwell DC-1-2Q").as_deref(), Some("1g.2gb+gfx"));
         for name in ["NVIDIA A40-2Q", "GRID V100D-32Q", "", "3-20C", "A-B-C", "A100-3-C"] {
             assert_eq!(shape(name), None, "{name}");
         }

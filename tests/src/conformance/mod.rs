@@ -1,7 +1,8 @@
 //! The conformance cases: what the engine and its tests take for granted about
 //! a kernel, and what the engine makes of it. The same cases run on the
-//! simulated kernel (`tests/hosts/lab.toml`) and on a real one in the lab, which
-//! has the same devices: so the two are proven equal.
+//! simulated kernel (`tests/hosts/lab.toml`), in process and through its mounted
+//! sysfs, and on a real one in the lab, which has the same devices: so they are
+//! proven equal.
 //!
 //! A case gets a [`Rig`]: the kernel itself, an engine over it, the events, and
 //! somebody who holds devices. Each leaves the host as it found it; that is

@@ -16,9 +16,7 @@ impl Picture {
             let text = describe(read(kernel, path, kind));
             lines.insert(path.to_owned(), text);
         };
-        for path in ["bus/pci/devices", "bus/mdev/devices", "class/mdev_bus"] {
-            note(path, ReadKind::Names);
-        }
+        note("bus/pci/devices", ReadKind::Names);
         note("bus/pci/drivers/vfio-pci", ReadKind::Names);
         for device in names(kernel, "bus/pci/devices") {
             let base = format!("bus/pci/devices/{device}");
@@ -41,6 +39,12 @@ impl Picture {
                 note(&format!("{base}/available_instances"), ReadKind::Text);
                 note(&format!("{base}/devices"), ReadKind::Names);
             }
+        }
+        // These stay once a first parent has been there.
+        for path in ["bus/mdev/devices", "class/mdev_bus"] {
+            let mut members = names(kernel, path);
+            members.sort_unstable();
+            lines.insert(path.to_owned(), members.join(" "));
         }
         // Numbers are given anew: how many there are must be the same.
         for path in ["class/vfio", "class/vfio-dev", "kernel/iommu_groups"] {

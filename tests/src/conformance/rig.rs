@@ -3,8 +3,8 @@
 use std::{
     any::Any,
     collections::BTreeSet,
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Instant,
 };
 
 use nix::errno::Errno;
@@ -20,6 +20,7 @@ use vgpu_mdev::{
 };
 
 use super::{Held, Host, Recorder, picture};
+use crate::watch;
 
 /// The network card with 7 VFs.
 pub const IGB: &str = "0000:01:00.0";
@@ -34,9 +35,6 @@ add = ["8086:10c9", "class:0108"]
 [passthrough]
 allow = ["0000:02:00.0"]
 "#;
-
-/// How long the engine may take to see a change.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a case works with.
 pub struct Rig {
@@ -71,7 +69,7 @@ impl Rig {
         drop(self.listening);
         for engine in self.engines.into_inner().unwrap_or_else(PoisonError::into_inner) {
             // A worker may have it for a moment longer.
-            let end = Instant::now() + LIMIT;
+            let end = Instant::now() + watch::LIMIT;
             while engine.strong_count() > 0 {
                 assert!(Instant::now() < end, "an engine lives on");
                 std::thread::yield_now();
@@ -183,23 +181,7 @@ impl Rig {
     /// # Panics
     /// When it does not come to that.
     pub fn wait_for(&self, engine: &Engine, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
-        let more = Arc::new((Mutex::new(()), Condvar::new()));
-        let published = more.clone();
-        engine.subscribe(move |_| {
-            drop(published.0.lock());
-            published.1.notify_all();
-        });
-        let end = Instant::now() + LIMIT;
-        let mut guard = more.0.lock().unwrap();
-        loop {
-            let snapshot = engine.snapshot();
-            if wanted(&snapshot) {
-                return snapshot;
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "the picture stays {snapshot:#?}");
-            guard = more.1.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        watch::until(engine, wanted)
     }
 
     /// Returns when all events of what was done so far have been recorded.

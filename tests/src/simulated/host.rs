@@ -1,4 +1,5 @@
-//! The lab's host, simulated, for the conformance cases.
+//! The lab's host, simulated, for the conformance cases: its kernel spoken to in
+//! process, or its sysfs through a mount.
 
 use std::{
     any::Any,
@@ -13,30 +14,64 @@ use vgpu_mdev::sys::{
     sim::{HostSpec, SimKernel},
 };
 
+use super::Mounted;
 use crate::conformance::{Held, Host};
 
 /// The lab's host with groups only.
 pub fn lab() -> Box<dyn Host> {
-    Box::new(Twin::new(false))
+    in_process(false)
 }
 
 /// The lab's host with cdevs as well.
 pub fn lab_with_cdevs() -> Box<dyn Host> {
-    Box::new(Twin::new(true))
+    in_process(true)
 }
 
-struct Twin {
-    kernel: SimKernel,
+/// The lab's host with groups only, its sysfs mounted.
+pub fn mounted_lab() -> Box<dyn Host> {
+    mounted(false)
+}
+
+/// The lab's host with cdevs as well, its sysfs mounted.
+pub fn mounted_lab_with_cdevs() -> Box<dyn Host> {
+    mounted(true)
+}
+
+fn in_process(has_cdevs: bool) -> Box<dyn Host> {
+    let simulation = SimKernel::new(&spec(has_cdevs)).unwrap();
+    Box::new(Twin::new(simulation.clone(), Arc::new(simulation), None, has_cdevs))
+}
+
+fn mounted(has_cdevs: bool) -> Box<dyn Host> {
+    let mounted = Mounted::new(&spec(has_cdevs));
+    let (simulation, kernel) = (mounted.simulation.clone(), mounted.kernel.clone());
+    Box::new(Twin::new(simulation, kernel, Some(mounted), has_cdevs))
+}
+
+fn spec(has_cdevs: bool) -> HostSpec {
+    let mut spec = super::described("lab");
+    spec.vfio.cdevs = has_cdevs;
+    spec
+}
+
+/// A simulation, and the kernel through which it is spoken to.
+struct Twin<K> {
+    simulation: SimKernel,
+    kernel: Arc<K>,
+    _mounted: Option<Mounted>,
     has_cdevs: bool,
     last_pid: AtomicU32,
 }
 
-impl Twin {
-    fn new(has_cdevs: bool) -> Self {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hosts/lab.toml");
-        let mut spec = HostSpec::parse(&std::fs::read_to_string(path).unwrap(), path).unwrap();
-        spec.vfio.cdevs = has_cdevs;
-        Self { kernel: SimKernel::new(&spec).unwrap(), has_cdevs, last_pid: AtomicU32::new(100) }
+impl<K: Kernel> Twin<K> {
+    fn new(
+        simulation: SimKernel,
+        kernel: Arc<K>,
+        mounted: Option<Mounted>,
+        has_cdevs: bool,
+    ) -> Self {
+        let last_pid = AtomicU32::new(100);
+        Self { simulation, kernel, _mounted: mounted, has_cdevs, last_pid }
     }
 
     fn holder(&self, hold: impl FnOnce(u32, &str) -> Box<dyn Any + Send>) -> Held {
@@ -45,21 +80,21 @@ impl Twin {
     }
 }
 
-impl Host for Twin {
+impl<K: Kernel> Host for Twin<K> {
     fn kernel(&self) -> Arc<dyn Kernel> {
-        Arc::new(self.kernel.clone())
+        self.kernel.clone()
     }
 
     fn executor(&self) -> Arc<dyn Executor> {
-        Arc::new(Lanes::new(Arc::new(self.kernel.clone())))
+        Arc::new(Lanes::new(self.kernel.clone()))
     }
 
     fn boot_id(&self) -> String {
-        self.kernel.boot_id().into()
+        self.simulation.boot_id().into()
     }
 
     fn module_aliases(&self) -> String {
-        self.kernel.module_aliases().into()
+        self.simulation.module_aliases().into()
     }
 
     fn has_cdevs(&self) -> bool {
@@ -67,12 +102,12 @@ impl Host for Twin {
     }
 
     fn record(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
-        self.kernel.on_event(listener);
+        self.simulation.on_event(listener);
         Box::new(())
     }
 
     fn listen(&self, listener: Box<dyn Fn(&KernelEvent) + Send + Sync>) -> Box<dyn Any + Send> {
-        self.kernel.on_settled_event(listener);
+        self.simulation.on_settled_event(listener);
         // The kernel ends with the case, and its listeners with it.
         Box::new(())
     }
@@ -83,14 +118,16 @@ impl Host for Twin {
 
     fn hold(&self, device: &ProbeTarget) -> Held {
         let node = device.cdev.as_ref().or(device.group.as_ref()).unwrap();
-        self.holder(|pid, command| Box::new(self.kernel.hold(node, pid, command).unwrap()))
+        self.holder(|pid, command| Box::new(self.simulation.hold(node, pid, command).unwrap()))
     }
 
     fn hold_node(&self, node: &NodePath) -> Held {
-        self.holder(|pid, command| Box::new(self.kernel.hold_unbound(node, pid, command).unwrap()))
+        self.holder(|pid, command| {
+            Box::new(self.simulation.hold_unbound(node, pid, command).unwrap())
+        })
     }
 
     fn owner(&self, node: &NodePath) -> Option<u32> {
-        self.kernel.owner(node)
+        self.simulation.owner(node)
     }
 }

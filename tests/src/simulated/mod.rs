@@ -1,6 +1,7 @@
 //! An engine on a simulated host.
 
 mod host;
+mod mounted;
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,12 +13,22 @@ use vgpu_mdev::{
     model::Vgpu,
     request::{Control, CreateRequest, RemoveOptions},
     sys::{
-        Kernel as _, Lanes, SysPath,
+        Kernel, Lanes, SysPath,
         sim::{HostSpec, SimKernel},
     },
 };
 
-pub use host::{lab, lab_with_cdevs};
+pub use host::{lab, lab_with_cdevs, mounted_lab, mounted_lab_with_cdevs};
+pub use mounted::{Mounted, MountedKernel};
+
+/// The host described in `tests/hosts`.
+///
+/// # Panics
+/// When there is none of that name, or it makes no sense.
+pub fn described(name: &str) -> HostSpec {
+    let path = format!("{}/hosts/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    HostSpec::parse(&std::fs::read_to_string(&path).unwrap(), path).unwrap()
+}
 
 /// An engine, the simulated kernel below it, and the folder of its claims.
 pub struct Simulated {
@@ -70,13 +81,15 @@ impl Simulated {
         let kernel = SimKernel::new(spec).unwrap();
         let config = Config::parse(config, "host.toml").unwrap();
         let run_dir = tempfile::tempdir().unwrap();
-        let engine = engine_on(&kernel, &config, run_dir.path(), timing);
+        let engine = engine_on(Arc::new(kernel.clone()), &kernel, &config, run_dir.path(), timing);
         Self { kernel, engine, config, timing, run_dir }
     }
 
     /// Another engine on the same kernel and claims, as after a restart.
     pub fn restart(&mut self) {
-        self.engine = engine_on(&self.kernel, &self.config, self.run_dir.path(), self.timing);
+        let kernel = Arc::new(self.kernel.clone());
+        self.engine =
+            engine_on(kernel, &self.kernel, &self.config, self.run_dir.path(), self.timing);
     }
 
     /// The folder of the engine's claims.
@@ -130,23 +143,37 @@ impl Simulated {
     }
 }
 
-fn engine_on(
-    kernel: &SimKernel,
+impl Drop for Simulated {
+    /// Nothing that the engine does may read what does harm.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.kernel.harm_done(), [""; 0], "harmful attributes were read");
+        }
+    }
+}
+
+/// An engine on a simulated host, through whichever kernel it is spoken to.
+///
+/// # Panics
+/// When it does not start.
+pub fn engine_on<K: Kernel>(
+    kernel: Arc<K>,
+    simulation: &SimKernel,
     config: &Config,
     run_dir: &std::path::Path,
     timing: Timing,
 ) -> Arc<Engine> {
     let engine = Engine::start(Setup {
-        executor: Arc::new(Lanes::new(Arc::new(kernel.clone()))),
+        executor: Arc::new(Lanes::new(kernel)),
         config: config.clone(),
         run_dir: run_dir.into(),
-        module_aliases: kernel.module_aliases().into(),
-        boot_id: kernel.boot_id().into(),
+        module_aliases: simulation.module_aliases().into(),
+        boot_id: simulation.boot_id().into(),
         timing,
     })
     .unwrap();
     let listener = Arc::downgrade(&engine);
-    kernel.on_settled_event(Box::new(move |event| {
+    simulation.on_settled_event(Box::new(move |event| {
         if let Some(engine) = listener.upgrade() {
             engine.observe(event);
         }

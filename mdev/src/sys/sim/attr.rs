@@ -5,12 +5,13 @@ use nix::errno::Errno;
 use crate::model::PciAddress;
 
 use super::{
+    intel::Setting,
     state::{Member, NodeKey, PciDevice, Role, Sriov, State},
     tree::Dir,
 };
 
 /// A file of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Attr {
     // A PCI function.
     Vendor,
@@ -52,6 +53,18 @@ pub(super) enum Attr {
     PlacementId,
     VgpuParams,
     WarmUpdate,
+    // AMD's GIM.
+    AcceleratorPartitionProfile,
+    MemoryPartitionMode,
+    SpatialPartitionMode,
+    MemoryPartitionConfig,
+    SpatialPartitionCaps,
+    ResetGpu,
+    PspVbflash,
+    PspVbflashStatus,
+    XgmiHiveId,
+    // The folders of Intel's drivers.
+    Intel(Setting),
     // Others.
     Uevent,
     UeventSeqnum,
@@ -99,6 +112,16 @@ impl Attr {
             Self::PlacementId => ("placement_id", 0o644),
             Self::VgpuParams => ("vgpu_params", 0o644),
             Self::WarmUpdate => ("warm_update", 0o644),
+            Self::AcceleratorPartitionProfile => ("accelerator_partition_profile", 0o600),
+            Self::MemoryPartitionMode => ("memory_partition_mode", 0o600),
+            Self::SpatialPartitionMode => ("spatial_partition_mode", 0o400),
+            Self::MemoryPartitionConfig => ("memory_partition_config", 0o400),
+            Self::SpatialPartitionCaps => ("spatial_partition_caps", 0o400),
+            Self::ResetGpu => ("reset_gpu", 0o400),
+            Self::PspVbflash => ("psp_vbflash", 0o664),
+            Self::PspVbflashStatus => ("psp_vbflash_status", 0o444),
+            Self::XgmiHiveId => ("xgmi_hive_id", 0o444),
+            Self::Intel(Setting { item, mode }) => (item.name(), mode),
             Self::Uevent => ("uevent", 0o644),
             Self::UeventSeqnum => ("uevent_seqnum", 0o444),
             Self::Dev => ("dev", 0o444),
@@ -155,7 +178,12 @@ impl State {
             Dir::Kernel => vec![Attr::UeventSeqnum],
             Dir::PciBus => vec![Attr::DriversProbe],
             Dir::PciDriver(_) => vec![Attr::Bind, Attr::Unbind, Attr::Uevent],
-            Dir::Pci(address) => self.pci.get(&address).map_or_else(Vec::new, function),
+            Dir::Pci(address) => {
+                let mut attrs = self.pci.get(&address).map_or_else(Vec::new, function);
+                attrs.extend(self.gim.attrs(address));
+                attrs
+            }
+            Dir::Hive(_) => vec![Attr::XgmiHiveId],
             Dir::Mdev(uuid) if !self.is_removing(uuid) => vec![Attr::RemoveMdev, Attr::Uevent],
             Dir::Type(key, index) => {
                 let mut attrs = vec![Attr::Create, Attr::DeviceApi, Attr::AvailableInstances];
@@ -166,6 +194,9 @@ impl State {
                 attrs
             }
             Dir::Vendor(_) => VENDOR.to_vec(),
+            Dir::Intel(pf, place) => {
+                self.intel_attrs(pf, place).into_iter().map(Attr::Intel).collect()
+            }
             Dir::VfioDevice(_) if self.vfio.cdevs => vec![Attr::Dev, Attr::Uevent],
             Dir::VfioDevice(_) => vec![Attr::Uevent],
             Dir::VfioGroup(_) | Dir::Card(_) => vec![Attr::Dev, Attr::Uevent],
@@ -185,6 +216,11 @@ impl State {
         match dir {
             Dir::Pci(address) => self.show_function(address, attr),
             Dir::Vendor(vf) => self.show_vendor(vf, attr),
+            Dir::Hive(pf) => self.gim.show(pf, attr).ok_or(Errno::ENODEV),
+            Dir::Intel(pf, place) => match attr {
+                Attr::Intel(setting) => self.show_intel(pf, place, setting.item),
+                _ => Err(Errno::EIO),
+            },
             Dir::Type(key, index) => {
                 let (_, ty) = self.mdev_type(key, index).ok_or(Errno::ENODEV)?;
                 Ok(match attr {
@@ -226,6 +262,9 @@ impl State {
         if let Role::Pf(sriov) = &device.role
             && let Some(text) = show_sriov(sriov, attr)
         {
+            return Ok(text);
+        }
+        if let Some(text) = self.gim.show(address, attr) {
             return Ok(text);
         }
         Ok(match attr {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     check,
     core::Core,
-    mdev, nvidia,
+    gim, mdev, nvidia,
     pci::{self, NewFunction},
     spec::{HeldNode, HolderSpec, HostSpec, MdevKind, MdevSpec, PciSpec, SpecError, SriovSpec},
     sriov,
@@ -53,6 +53,9 @@ fn prepare(state: &mut State, spec: &HostSpec) {
     }
     let wanted = spec.pci.iter().filter_map(|function| function.iommu_group);
     wanted.for_each(|group| state.group_numbers.reserve(group));
+    let sriov = spec.pci.iter().filter_map(|function| function.sriov.as_ref());
+    state.mdev_bus = spec.pci.iter().any(|function| function.mdev.is_some())
+        || sriov.into_iter().any(|sriov| sriov.mdev.is_some());
     state.mdev_drivers = spec.mdev_kinds.values().map(|kind| kind.driver.clone()).collect();
     for parent in &spec.virtual_parents {
         if let Some((kind, pool)) = offer(state, spec, Some(&parent.mdev)) {
@@ -69,6 +72,7 @@ pub(super) fn plug(core: &Core, spec: &HostSpec, function: &PciSpec) -> Result<(
         SpecError::new(format!("{address}: {what} is refused by the kernel: {errno:?}"))
     };
     let new = new_function(&mut core.state(), spec, function);
+    gim::describe(core, function);
     pci::add(core, new);
     match function.bound.as_deref() {
         None => pci::attach_any(core, address),

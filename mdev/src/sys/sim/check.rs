@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::PciAddress;
 
 use super::{
-    nvidia,
+    gim, nvidia,
     spec::{HostSpec, PciSpec, SriovSpec},
 };
 
@@ -35,6 +35,9 @@ fn check(spec: &HostSpec) -> Result<(), Fault> {
     let mut taken = BTreeMap::new();
     for pci in &spec.pci {
         function(spec, pci)?;
+        if let Some(message) = gim::fault(spec, pci) {
+            return wrong(pci.address, message);
+        }
         if taken.insert(pci.address, pci.address).is_some() {
             return wrong(pci.address, format!("{} is described twice", pci.address));
         }
@@ -69,6 +72,10 @@ fn kinds(spec: &HostSpec) -> Result<(), Fault> {
         let mut ids = BTreeSet::new();
         for ty in &kind.types {
             name(&ty.id, "an mdev type")?;
+            if ty.aperture.is_some() != kind.aperture.is_some() {
+                let what = if kind.aperture.is_some() { "low-mb" } else { "size" };
+                return wrong(&ty.id, format!("{} in mdev-kind {key} needs its {what}", ty.id));
+            }
             if ty.size == 0 {
                 return wrong(&ty.id, format!("the size of {} in mdev-kind {key} is 0", ty.id));
             }
@@ -145,6 +152,12 @@ fn virtual_functions(
     }
     for offered in sriov.mdev.iter().chain(&sriov.vendor) {
         kind(spec, offered)?;
+    }
+    if sriov.i915.is_some() && sriov.xe.is_some() {
+        return wrong(pf, format!("{pf} is described with both i915 and xe"));
+    }
+    if (sriov.i915.is_some() || sriov.xe.is_some()) && pci.driver.is_none() {
+        return wrong(pf, format!("{pf} has something for VFs but no driver to give it"));
     }
     let most = sriov.driver_limit.unwrap_or(u16::MAX).min(sriov.total_vfs);
     if sriov.enabled > most {

@@ -1,11 +1,14 @@
 //! Faults that a test scripts, and the record of what was done.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
 use nix::errno::Errno;
+
+use crate::sys::ReadKind;
 
 use super::core::lock;
 
@@ -93,13 +96,31 @@ pub(super) enum Verdict {
 pub(super) struct Faults {
     scripted: Mutex<Vec<Fault>>,
     forbidden: Mutex<Forbidden>,
+    harmful: Mutex<Forbidden>,
+    reads: Mutex<Option<BTreeMap<String, u64>>>,
     writes: Mutex<Option<Vec<RecordedWrite>>>,
+    changes: Mutex<Option<Vec<String>>>,
 }
 
 #[derive(Default)]
 struct Forbidden {
     patterns: Vec<String>,
     read: Vec<String>,
+}
+
+impl Forbidden {
+    fn add(&mut self, pattern: &str) {
+        if !self.patterns.iter().any(|known| known == pattern) {
+            self.patterns.push(pattern.into());
+        }
+    }
+
+    /// Notes a read of what is forbidden.
+    fn note(&mut self, path: &str) {
+        if self.patterns.iter().any(|pattern| matches(pattern, path)) {
+            self.read.push(path.into());
+        }
+    }
 }
 
 /// Blocks matching calls until dropped.
@@ -168,15 +189,58 @@ impl Faults {
     }
 
     pub(super) fn forbid(&self, pattern: &str) {
-        lock(&self.forbidden).patterns.push(pattern.into());
+        lock(&self.forbidden).add(pattern);
     }
 
     pub(super) fn forbidden_reads(&self) -> Vec<String> {
         lock(&self.forbidden).read.clone()
     }
 
+    /// Lets reading what matches do harm.
+    pub(super) fn make_harmful(&self, pattern: &str) {
+        lock(&self.harmful).add(pattern);
+    }
+
+    pub(super) fn harm_done(&self) -> Vec<String> {
+        lock(&self.harmful).read.clone()
+    }
+
+    pub(super) fn record_reads(&self) {
+        lock(&self.reads).get_or_insert_default();
+    }
+
+    pub(super) fn reads(&self) -> BTreeMap<String, u64> {
+        lock(&self.reads).clone().unwrap_or_default()
+    }
+
+    /// Notes a read below `/sys`; only reading a text does harm.
+    pub(super) fn note_read(&self, path: &str, kind: ReadKind) {
+        if kind == ReadKind::Text {
+            lock(&self.harmful).note(path);
+        }
+        if let Some(reads) = lock(&self.reads).as_mut() {
+            *reads.entry(path.into()).or_default() += 1;
+        }
+    }
+
     pub(super) fn record(&self) {
         lock(&self.writes).get_or_insert_default();
+        lock(&self.changes).get_or_insert_default();
+    }
+
+    pub(super) fn changes(&self) -> Vec<String> {
+        lock(&self.changes).clone().unwrap_or_default()
+    }
+
+    /// Notes that a program runs.
+    pub(super) fn note_run(&self, command: &str) {
+        self.note_change(|| format!("run {command}"));
+    }
+
+    fn note_change(&self, change: impl FnOnce() -> String) {
+        if let Some(changes) = lock(&self.changes).as_mut() {
+            changes.push(change());
+        }
     }
 
     pub(super) fn writes(&self) -> Vec<RecordedWrite> {
@@ -185,6 +249,7 @@ impl Faults {
 
     /// Notes a write; gives its place in the record.
     pub(super) fn begin_write(&self, path: &str, value: &str) -> Option<usize> {
+        self.note_change(|| format!("write {value:?} to {path}"));
         let mut writes = lock(&self.writes);
         let writes = writes.as_mut()?;
         writes.push(RecordedWrite { path: path.into(), value: value.into(), result: None });
@@ -202,10 +267,7 @@ impl Faults {
     /// Meets a call with what was scripted for it.
     pub(super) fn meet(&self, call: Call, path: &str) -> Result<Verdict, Errno> {
         if call == Call::Read {
-            let mut forbidden = lock(&self.forbidden);
-            if forbidden.patterns.iter().any(|pattern| matches(pattern, path)) {
-                forbidden.read.push(path.into());
-            }
+            lock(&self.forbidden).note(path);
         }
         match self.effect(call, path) {
             None => Ok(Verdict::Proceed),

@@ -6,7 +6,10 @@ use serde::Deserialize;
 
 use crate::catalog;
 
-use super::spec::{ErrnoName, Homogeneous, MdevKind, MdevType};
+use super::{
+    gvt::{self, Aperture},
+    spec::{ErrnoName, Homogeneous, MdevKind, MdevType},
+};
 
 /// A kind, as TOML has it.
 ///
@@ -15,6 +18,11 @@ use super::spec::{ErrnoName, Homogeneous, MdevKind, MdevType};
 /// driver = "nvidia-vgpu-vfio"
 /// catalog = "A40" # its types, in GiB of its framebuffer, one size on a GPU
 /// per-parent = 1
+///
+/// [mdev-kind.gvt]
+/// driver = "intel_vgpu_mdev"
+/// aperture = { low-mb = 128, high-mb = 3456, fences = 28 } # left for guests
+/// types = [{ id = "i915-GVTg_V5_8", low-mb = 64, high-mb = 384, fence = 4, … }]
 /// ```
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -22,6 +30,7 @@ pub(super) struct Described {
     driver: String,
     catalog: Option<String>,
     units: Option<u64>,
+    aperture: Option<Aperture>,
     full: Option<ErrnoName>,
     homogeneous: Option<Homogeneous>,
     mismatch: Option<ErrnoName>,
@@ -42,13 +51,25 @@ impl TryFrom<Described> for MdevKind {
                 format!("the catalog has no {name:?}; it has {}", known.join(", "))
             })?),
         };
-        let units = said.units.or(model.map(|model| u64::from(model.framebuffer_gib)));
+        let units = said
+            .units
+            .or(model.map(|model| u64::from(model.framebuffer_gib)))
+            .or(said.aperture.map(|aperture| aperture.low_mb.into()));
         let mut types: Vec<MdevType> =
             model.iter().flat_map(|model| model.types()).map(of_catalog).collect();
         types.extend(said.types);
+        if let Some(all) = said.aperture {
+            // Types are offered up to the first that is too large for the
+            // aperture (intel_gvt_init_vgpu_types, gvt/vgpu.c).
+            let fits = |ty: &MdevType| ty.aperture.is_none_or(|one| one.low_mb <= all.low_mb);
+            let fitting = types.iter().take_while(|ty| fits(ty)).count();
+            types.truncate(fitting);
+        }
         Ok(Self {
             driver: said.driver,
-            units: units.ok_or("an mdev-kind needs units, or the catalog's name of a model")?,
+            units: units
+                .ok_or("an mdev-kind needs units, an aperture, or the catalog's name of a model")?,
+            aperture: said.aperture,
             full: said.full.unwrap_or(ErrnoName(Errno::ENOSPC)),
             homogeneous: said.homogeneous.or(model.map(|_| Homogeneous::Size)),
             mismatch: said.mismatch.unwrap_or(ErrnoName(Errno::EINVAL)),
@@ -72,6 +93,60 @@ fn of_catalog(ty: catalog::CatalogType) -> MdevType {
         description: Some(description),
         device_api: "vfio-pci".into(),
         size: u64::from(ty.gib),
+        aperture: None,
         max: Some(ty.max),
+    }
+}
+
+/// A type, as TOML has it: with the size of one, or with what one takes of the
+/// graphics memory.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct DescribedType {
+    id: String,
+    name: Option<String>,
+    description: Option<String>,
+    device_api: Option<String>,
+    size: Option<u64>,
+    max: Option<u32>,
+    low_mb: Option<u32>,
+    high_mb: Option<u32>,
+    fence: Option<u32>,
+    weight: Option<u32>,
+    resolution: Option<String>,
+}
+
+impl TryFrom<DescribedType> for MdevType {
+    type Error = String;
+
+    fn try_from(said: DescribedType) -> Result<Self, String> {
+        let takes = match (said.low_mb, said.high_mb, said.fence) {
+            (Some(low_mb), Some(high_mb), Some(fences)) => {
+                Some(Aperture { low_mb, high_mb, fences })
+            }
+            _ => None,
+        };
+        let of_gvt = takes.zip(said.weight).zip(said.resolution.as_deref()).map(
+            |((takes, weight), resolution)| (takes, gvt::description(takes, resolution, weight)),
+        );
+        let (size, aperture, description) = match (said.size, of_gvt) {
+            (Some(size), None) => (size, None, said.description),
+            (None, Some((takes, text))) => (takes.low_mb.into(), Some(takes), Some(text)),
+            _ => {
+                return Err(format!(
+                    "{} needs either a size, or low-mb, high-mb, fence, weight and resolution",
+                    said.id
+                ));
+            }
+        };
+        Ok(Self {
+            id: said.id,
+            name: said.name,
+            description,
+            device_api: said.device_api.unwrap_or_else(|| "vfio-pci".into()),
+            size,
+            aperture,
+            max: said.max,
+        })
     }
 }

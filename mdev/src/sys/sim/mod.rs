@@ -12,6 +12,10 @@ mod check;
 mod core;
 mod events;
 mod fault;
+mod gim;
+mod gvt;
+mod i915;
+mod intel;
 mod keyed;
 mod kind;
 mod mdev;
@@ -25,11 +29,18 @@ mod tool;
 mod tree;
 mod vendor;
 mod vfio;
+mod xe;
 
 #[cfg(test)]
 mod tests;
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
 use nix::errno::Errno;
 
@@ -41,12 +52,16 @@ use super::{
 };
 
 pub use fault::{BlockGuard, Calls, FaultOn, RecordedWrite};
+pub use gim::GimSpec;
+pub use gvt::Aperture;
+pub use i915::I915Spec;
 pub use nvidia::{Geometry, GpuGeneration, ListOrder, NvidiaSpec};
 pub use spec::{
     ErrnoName, HeldNode, HolderSpec, Homogeneous, HostSpec, MdevKind, MdevSpec, MdevType, PciSpec,
     SpecError, SriovSpec, VfSpec, VfioDriverSpec, VfioSpec, VirtualParentSpec,
 };
 pub use vfio::HoldGuard;
+pub use xe::XeSpec;
 
 use self::{
     attr::Attr,
@@ -246,7 +261,22 @@ impl SimKernel {
         self.core.faults.forbidden_reads()
     }
 
-    /// Records writes from now on.
+    /// The reads that did harm, by path: each one of AMD's `reset_gpu` reset a GPU.
+    pub fn harm_done(&self) -> Vec<String> {
+        self.core.faults.harm_done()
+    }
+
+    /// Counts reads from now on.
+    pub fn record_reads(&self) {
+        self.core.faults.record_reads();
+    }
+
+    /// How often each path below `/sys` was read, as it was asked for.
+    pub fn reads(&self) -> BTreeMap<String, u64> {
+        self.core.faults.reads()
+    }
+
+    /// Records writes and programs from now on.
     pub fn record_writes(&self) {
         self.core.faults.record();
     }
@@ -254,6 +284,12 @@ impl SimKernel {
     /// The writes recorded.
     pub fn writes(&self) -> Vec<RecordedWrite> {
         self.core.faults.writes()
+    }
+
+    /// The writes and the programs recorded, in words, in the order in which they
+    /// began.
+    pub fn changes(&self) -> Vec<String> {
+        self.core.faults.changes()
     }
 
     /// Adds a function, as a hot plug does. Its kinds of mdev are those of
@@ -299,6 +335,7 @@ impl SimKernel {
     /// # Errors
     /// The errno of `open` or `read`.
     pub fn read(&self, path: &str, kind: ReadKind) -> Reading {
+        self.core.faults.note_read(path, kind);
         match self.core.faults.meet(Call::Read, path)? {
             Verdict::Proceed => {}
             Verdict::Pretend => return Ok(nothing(kind)),
@@ -344,7 +381,12 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
         (Dir::PciDriver(driver), Attr::Bind) => pci::bind(core, driver, value),
         (Dir::PciDriver(driver), Attr::Unbind) => pci::unbind(core, driver, value),
         (Dir::Type(parent, index), Attr::Create) => mdev::create(core, parent, index, value),
+        (Dir::Intel(pf, place), Attr::Intel(setting)) => {
+            intel::store(core, pf, place, setting.item, value)
+        }
         (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
+        (Dir::Pci(pf), Attr::AcceleratorPartitionProfile) => gim::set_profile(core, pf, value),
+        (Dir::Pci(pf), Attr::MemoryPartitionMode) => gim::set_memory(core, pf, value),
         (Dir::Mdev(uuid), Attr::RemoveMdev) => mdev::remove(core, uuid, value),
         (_, Attr::Uevent) => {
             let event = core.state().synthetic_event(dir, value)?;
@@ -388,7 +430,9 @@ impl State {
                 Ok(Value::Inode(self.inode(dir)))
             }
             (ReadKind::Inode, Entry::Attr(dir, attr)) => {
-                Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ attr as u64))
+                let mut hasher = DefaultHasher::new();
+                attr.hash(&mut hasher);
+                Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ hasher.finish()))
             }
         }
     }

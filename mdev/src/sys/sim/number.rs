@@ -28,3 +28,8 @@ pub(super) fn boolean(text: &str) -> Result<bool, Errno> {
         _ => Err(Errno::EINVAL),
     }
 }
+
+/// `kstrtou8`, `kstrtou16` and `kstrtou32`.
+pub(super) fn limited<T: TryFrom<u64>>(text: &str) -> Result<T, Errno> {
+    T::try_from(unsigned(text)?).map_err(|_| Errno::ERANGE)
+}

@@ -9,6 +9,8 @@ use crate::model::PciAddress;
 
 use super::{
     core::Core,
+    gim,
+    intel::Intel,
     mdev,
     number::unsigned,
     nvidia, sriov,
@@ -49,6 +51,7 @@ pub(super) fn add(core: &Core, new: NewFunction) {
         card: None,
         parent: None,
         vendor: None,
+        intel: None,
     };
     state.pci.insert(address, device);
     match new.upstream.and_then(|bridge| state.pci.get_mut(&bridge)) {
@@ -151,6 +154,9 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
         device.parent = offered.map(|(kind, pool)| Box::new(Parent::new(kind, pool)));
         let carries = device.facts.carries.clone();
         device.vendor = carries.map(|(kind, pool)| Box::new(Vendor::new(kind, pool)));
+        if let Role::Pf(sriov) = &device.role {
+            device.intel = Intel::new(&sriov.spec).map(Box::new);
+        }
     }
     let is_vendor = device.vendor.is_some();
     let is_parent = device.parent.is_some();
@@ -164,6 +170,9 @@ pub(super) fn attach(core: &Core, address: PciAddress, index: usize) -> Result<(
     }
     if vfio || is_vendor {
         vfio::register(core, Member::Pci(address))?;
+    }
+    if own {
+        gim::probe(core, address);
     }
     let event = core.state().pci_event("bind", address);
     core.emit(event);
@@ -211,6 +220,7 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
         if let Some(card) = card {
             state.card_numbers.give_back(card);
         }
+        state.gim.unbound(address);
         if let Some(driver) = state.drivers.get_mut(driver) {
             driver.devices.remove(&address);
             // It lets go of a PF and leaves the VFs as they are.
@@ -229,8 +239,12 @@ pub(super) fn detach(core: &Core, address: PciAddress) -> Result<(), Errno> {
     }
     vfio::unregister(core, Member::Pci(address))?;
     core.state().clear_vendor(address);
-    core.state().nvidia_unbound(address);
-    core.state().function_mut(address)?.vendor = None;
+    let mut state = core.state();
+    state.nvidia_unbound(address);
+    let device = state.function_mut(address)?;
+    device.vendor = None;
+    device.intel = None;
+    drop(state);
     let event = core.state().pci_event("unbind", address);
     core.emit(event);
     Ok(())

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::model::PciAddress;
 
-use super::nvidia::NvidiaSpec;
+use super::{gim::GimSpec, gvt::Aperture, i915::I915Spec, nvidia::NvidiaSpec, xe::XeSpec};
 
 /// A host, as it is described in TOML or built by a test.
 ///
@@ -120,6 +120,8 @@ pub struct PciSpec {
     pub sriov: Option<SriovSpec>,
     /// The kind of mdev parent that it is while bound to `driver`.
     pub mdev: Option<String>,
+    /// What AMD's GIM makes of it, when that is its driver.
+    pub gim: Option<GimSpec>,
     /// What NVIDIA's driver and programs know of it; its driver then decides what
     /// fits, and changes no VF count through sysfs.
     pub nvidia: Option<NvidiaSpec>,
@@ -172,6 +174,10 @@ pub struct SriovSpec {
     /// The kind whose types each VF carries in NVIDIA's folder, without mdev; all
     /// share the PF's capacity.
     pub vendor: Option<String>,
+    /// What i915 has for VFs, and offers in `prelim_iov/`.
+    pub i915: Option<I915Spec>,
+    /// What xe has for VFs, and offers in `sriov_admin/`.
+    pub xe: Option<XeSpec>,
 }
 
 /// A VF that is bound at boot.
@@ -192,6 +198,9 @@ pub struct MdevKind {
     pub driver: String,
     /// What its types share, in units of their `size`.
     pub units: u64,
+    /// What GVT-g leaves of the graphics memory for guests; `units` is then its
+    /// low part.
+    pub aperture: Option<Aperture>,
     /// What `create` gives when nothing is left: EUSERS where the mdev core
     /// counts, ENOSPC or another where the driver does.
     pub full: ErrnoName,
@@ -219,7 +228,7 @@ pub enum Homogeneous {
 
 /// One mdev type.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(try_from = "super::kind::DescribedType")]
 pub struct MdevType {
     /// Its directory's name: `nvidia-558`, `mtty-2`.
     pub id: String,
@@ -228,10 +237,11 @@ pub struct MdevType {
     /// Its `description`; some drivers have none.
     pub description: Option<String>,
     /// Its `device_api`.
-    #[serde(default = "vfio_pci")]
     pub device_api: String,
     /// The units that one takes.
     pub size: u64,
+    /// What one takes of GVT-g's graphics memory.
+    pub aperture: Option<Aperture>,
     /// The most of its size that one GPU takes, however many units are left.
     pub max: Option<u32>,
 }
@@ -406,8 +416,4 @@ fn unknown_node() -> i32 {
 
 fn flr() -> Vec<String> {
     vec!["flr".into()]
-}
-
-fn vfio_pci() -> String {
-    "vfio-pci".into()
 }

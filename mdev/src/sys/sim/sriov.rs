@@ -76,6 +76,7 @@ pub(super) fn extend(core: &Core, pf: PciAddress, new: Range<u16>) -> Result<(),
     if addresses.iter().any(|vf| core.state().pci.contains_key(vf)) {
         return Err(Errno::EBUSY);
     }
+    core.state().provision(pf, count)?;
     for vf in addresses {
         let new = new_vf(&core.state(), pf, vf)?;
         pci::add(core, new);
@@ -125,7 +126,9 @@ pub(super) fn disable(core: &Core, pf: PciAddress) -> Result<(), Errno> {
         let _device = core.lock_device(vf)?;
         pci::take_out(core, vf)?;
     }
-    core.state().sriov_mut(pf)?.count = 0;
+    let mut state = core.state();
+    state.sriov_mut(pf)?.count = 0;
+    state.unprovision(pf);
     Ok(())
 }
 

@@ -13,6 +13,9 @@ use crate::model::PciAddress;
 
 use super::{
     check::vf_address,
+    gim::Gim,
+    gvt,
+    intel::Intel,
     nvidia::Nvidia,
     spec::{Homogeneous, MdevKind, MdevType, SriovSpec, VfioSpec},
     vendor::Vendor,
@@ -34,6 +37,8 @@ pub(super) struct State {
     pub(super) pools: Vec<Pool>,
     pub(super) mdevs: BTreeMap<Uuid, Mdev>,
     pub(super) mdev_drivers: BTreeSet<String>,
+    /// Whether the module `mdev` is there, with a driver that needs it.
+    pub(super) mdev_bus: bool,
     /// Whether a parent has ever registered: the class stays.
     pub(super) mdev_class: bool,
     pub(super) groups: BTreeMap<u32, Group>,
@@ -51,6 +56,8 @@ pub(super) struct State {
     pub(super) locked: BTreeSet<PciAddress>,
     /// Whether the PCI rescan-remove lock is held.
     pub(super) host_locked: bool,
+    /// AMD's GIM and its GPUs.
+    pub(super) gim: Gim,
     /// NVIDIA's GPUs, as their driver knows them.
     pub(super) nvidia: BTreeMap<PciAddress, Nvidia>,
     /// What drivers have written to the kernel's log.
@@ -99,6 +106,7 @@ pub(super) struct PciDevice {
     pub(super) card: Option<u32>,
     pub(super) parent: Option<Box<Parent>>,
     pub(super) vendor: Option<Box<Vendor>>,
+    pub(super) intel: Option<Box<Intel>>,
 }
 
 pub(super) enum Role {
@@ -368,6 +376,7 @@ impl Pool {
             return 0;
         }
         let fit = kind.units.saturating_sub(self.used).checked_div(wanted.size).unwrap_or(0);
+        let fit = fit.min(gvt::left(kind, &self.counts, wanted));
         let same = self.counts.iter().filter(|(other, _)| size(kind, **other) == wanted.size);
         let same: u64 = same.map(|(_, count)| u64::from(*count)).sum();
         fit.min(wanted.max.map_or(u64::MAX, u64::from).saturating_sub(same))

@@ -7,7 +7,7 @@ use crate::sys::{ToolId, ToolOutput};
 use super::{
     MODULES, SimKernel,
     fault::{Call, Verdict},
-    nvidia, pci, state, tree,
+    gim, nvidia, pci, state, tree,
 };
 
 impl SimKernel {
@@ -15,6 +15,7 @@ impl SimKernel {
     pub(super) fn run(&self, tool: ToolId, args: &[String]) -> Result<ToolOutput, Errno> {
         let command = [tool.to_string()].iter().chain(args).cloned().collect::<Vec<_>>().join(" ");
         self.core.state().commands.push(command.clone());
+        self.core.faults.note_run(&command);
         match self.core.faults.meet(Call::Run, &command)? {
             Verdict::Proceed => {}
             Verdict::Pretend => {
@@ -28,6 +29,10 @@ impl SimKernel {
     }
 
     fn modprobe(&self, args: &[String]) -> ToolOutput {
+        if let Some(answer) = gim::modprobe(&self.core, args) {
+            self.core.events.settle();
+            return answer;
+        }
         let answer = |status, output: String| ToolOutput { status: Some(status), output };
         let (options, modules): (Vec<_>, Vec<_>) =
             args.iter().partition(|arg| arg.starts_with('-') && arg.len() > 1);

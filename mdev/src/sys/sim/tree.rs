@@ -13,6 +13,7 @@ use crate::model::PciAddress;
 
 use super::{
     attr::Attr,
+    intel::Place,
     spec::{MdevKind, MdevType},
     state::{Member, ParentKey, Role, Stage, State},
 };
@@ -40,6 +41,10 @@ pub(super) enum Dir {
     Pci(PciAddress),
     /// A VF's folder `nvidia/`.
     Vendor(PciAddress),
+    /// A GPU's folder `xgmi_hive_info/`.
+    Hive(PciAddress),
+    /// Below a PF's `prelim_iov/` or `sriov_admin/`.
+    Intel(PciAddress, Place),
     Drm(PciAddress),
     Card(PciAddress),
     Virtual,
@@ -126,7 +131,8 @@ impl State {
                 sub("module", Dir::Modules),
             ],
             Dir::Bus => {
-                let mdev = self.mdev_class.then(|| sub("mdev", Dir::MdevBus));
+                let has_mdev = self.mdev_bus || self.mdev_class;
+                let mdev = has_mdev.then(|| sub("mdev", Dir::MdevBus));
                 [sub("pci", Dir::PciBus)].into_iter().chain(mdev).collect()
             }
             Dir::PciBus => vec![sub("devices", Dir::PciDevices), sub("drivers", Dir::PciDrivers)],
@@ -177,7 +183,12 @@ impl State {
                 .map(|card| (Cow::Owned(format!("card{card}")), Entry::Dir(Dir::Card(address))))
                 .into_iter()
                 .collect(),
-            Dir::Card(address) => vec![link("device", Dir::Pci(address))],
+            Dir::Card(address) => {
+                let mut found = self.intel_home(address, dir);
+                found.push(link("device", Dir::Pci(address)));
+                found
+            }
+            Dir::Intel(pf, place) => self.intel_entries(pf, place),
             _ => Vec::new(),
         }
     }
@@ -198,6 +209,10 @@ impl State {
         }
         found.extend(device.card.map(|_| sub("drm", Dir::Drm(address))));
         found.extend(device.vendor.as_ref().map(|_| sub("nvidia", Dir::Vendor(address))));
+        if self.gim.tells_hive(address) {
+            found.push(sub("xgmi_hive_info", Dir::Hive(address)));
+        }
+        found.extend(self.intel_home(address, dir));
         if device.parent.is_some() {
             found.push(sub("mdev_supported_types", Dir::Types(ParentKey::Pci(address))));
         }
@@ -264,6 +279,8 @@ impl State {
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
+            Dir::Hive(pf) => fixed(Dir::Pci(pf), "xgmi_hive_info"),
+            Dir::Intel(pf, place) => self.intel_above(pf, place),
             Dir::Card(address) => {
                 keyed(Dir::Drm(address), format!("card{}", self.pci.get(&address)?.card?))
             }
@@ -313,9 +330,12 @@ impl State {
     /// A directory's inode: a device's is new at each creation.
     pub(super) fn inode(&self, dir: Dir) -> u64 {
         let device = match dir {
-            Dir::Pci(address) | Dir::Drm(address) | Dir::Vendor(address) | Dir::Card(address) => {
-                self.pci.get(&address).map(|device| device.inode)
-            }
+            Dir::Pci(address)
+            | Dir::Drm(address)
+            | Dir::Vendor(address)
+            | Dir::Hive(address)
+            | Dir::Intel(address, _)
+            | Dir::Card(address) => self.pci.get(&address).map(|device| device.inode),
             Dir::Mdev(uuid) => self.mdevs.get(&uuid).map(|mdev| mdev.inode),
             Dir::VfioDevices(member) | Dir::VfioDevice(member) => Some(self.inode(member.dir())),
             _ => None,

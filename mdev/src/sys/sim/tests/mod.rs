@@ -6,6 +6,9 @@ mod binding;
 mod chaos;
 mod events;
 mod faults;
+mod gim;
+mod gvt;
+mod i915;
 mod mdevs;
 mod nvidia;
 mod nvidia_mig;
@@ -16,6 +19,7 @@ mod specs;
 mod tree;
 mod vfio;
 mod vfs;
+mod xe;
 
 use std::{
     sync::{Arc, Mutex, mpsc},

@@ -20,9 +20,22 @@ fn walk(sim: &SimKernel, dir: &str, found: &mut Vec<(String, EntryKind)>) {
 fn whatever_is_listed_can_be_read() {
     let sim = builtin().with_vf_on_vfio();
     sim.make(MTTY, "mtty-1", UUID).unwrap();
+    assert!(read_all(&sim) > 400);
+    for text in [
+        include_str!("../../../../../tests/hosts/flex170.toml"),
+        include_str!("../../../../../tests/hosts/arc-pro-b60.toml"),
+    ] {
+        let sim = host(&text.replace("[pci.sriov]", "[pci.sriov]\nenabled = 2"));
+        let all = read_all(&sim);
+        assert!(all > 450, "{all}");
+    }
+}
+
+/// Reads everything, and says how much there is.
+fn read_all(sim: &SimKernel) -> usize {
     let mut found = Vec::new();
-    walk(&sim, "", &mut found);
-    assert!(found.len() > 400, "{}", found.len());
+    walk(sim, "", &mut found);
+    let all = found.len();
     for (path, kind) in found {
         match kind {
             EntryKind::Directory => assert!(sim.read(&path, ReadKind::Inode).is_ok(), "{path}"),
@@ -53,6 +66,7 @@ fn whatever_is_listed_can_be_read() {
             }
         }
     }
+    all
 }
 
 #[test]
