@@ -182,6 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_of_texts_and_not_too_long() {
+        let list = |held: Variant<'static>| {
+            options(&[("instances", held)], &["instances"]).unwrap().texts("instances")
+        };
+        let shapes = vec!["3g.20gb".to_owned(), "1g.5gb".to_owned()];
+        assert_eq!(list(Variant::new(shapes.clone())), Ok(Some(shapes)));
+        assert_eq!(list(Variant::new(Vec::<String>::new())), Ok(Some(Vec::new())));
+        let wrong = list(Variant::new(Vec::<u32>::new())).unwrap_err().text;
+        assert_eq!(
+            wrong,
+            "the option instances of CreateVgpu is a list of strings (as), not of the type au"
+        );
+        let long = list(Variant::new(vec!["1g.5gb"; 65])).unwrap_err().text;
+        assert_eq!(long, "instances has 65 entries, more than 64");
+        let wide = list(Variant::new(vec!["x".repeat(256)])).unwrap_err().text;
+        assert!(wide.starts_with("instances has 256 bytes, more than 255: "), "{wide}");
+    }
+
+    #[test]
     fn a_long_text_is_repeated_in_part() {
         let fault = text("profile", "ä".repeat(500_000)).unwrap_err();
         assert!(
