@@ -15,7 +15,7 @@ use crate::{
     authority::Authority,
     bus::{
         Bus, Failed, GPU, HETEROGENEOUS, MANAGER, MIG, NVIDIA_VGPU, Options, ROOT, VGPU, call,
-        create, options, property,
+        create, options, property, remove,
     },
     contract::{contract, introspect},
     daemon::Daemon,
@@ -303,6 +303,10 @@ async fn an_nvidia_vgpu_shows_its_place_and_takes_parameters() {
         assert_eq!(failed.name, standard::INVALID_ARGS, "{params}");
         assert!(failed.text.contains(words), "{}", failed.text);
     }
+    let mut gone = watch(&connection, "InterfacesRemoved").await;
+    remove(&connection, &vgpu).await;
+    let told: (OwnedObjectPath, Vec<String>) = next(&mut gone).await.body().deserialize().unwrap();
+    assert_eq!((told.0.as_str(), told.1.into_iter().collect()), (&*vgpu, own));
 }
 
 #[tokio::test]
