@@ -198,3 +198,26 @@ fn what_the_driver_refuses_is_explained_and_leaves_nothing() {
     host.kernel.clear_faults();
     assert_eq!(host.picture(), before);
 }
+
+/// Without its driver, or without an IOMMU, nothing is on offer, and the reason
+/// says which.
+#[test]
+fn what_the_host_lacks_is_the_reason() {
+    let text = std::fs::read_to_string(format!("{}/hosts/l40s.toml", env!("CARGO_MANIFEST_DIR")));
+    let text = text.unwrap();
+    let codes = |host: &Simulated| {
+        let gpu = gpu(host);
+        let codes: std::collections::BTreeSet<_> =
+            gpu.profiles.iter().map(|p| (p.available, p.reason_code())).collect();
+        codes.into_iter().collect::<Vec<_>>()
+    };
+    let without = Simulated::described(&format!("iommu = false\n{text}"), "");
+    assert_eq!(codes(&without), [(0, "iommu-off")]);
+    let refused = without.create("l40s-8q").unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "iommu-off"));
+    let bare = text.replacen("driver = \"nvidia\"\n", "", 1).replace("enabled = 32\n", "");
+    let bare = Simulated::described(&bare, "");
+    assert_eq!(codes(&bare), [(0, "driver-missing")]);
+    let refused = bare.set_vfs(L40S, 32).unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NotSupported, "vendor-driver"));
+}

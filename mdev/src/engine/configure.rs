@@ -277,15 +277,9 @@ struct Prepared<'a> {
     _turns: Vec<Turn<'a>>,
 }
 
-/// Whether a GPU's VFs come with AMD's GIM: it is on it, or, while that is not
-/// loaded, one of those for which it is made.
+/// Whether a GPU's VFs come with AMD's GIM.
 pub(super) fn is_gim(facts: &GpuFacts) -> bool {
-    const AMD: u16 = 0x1002;
-    facts.pci.as_ref().is_some_and(|pci| {
-        pci.ids.0 == AMD
-            && pci.total_vfs > 0
-            && pci.driver.as_deref().is_none_or(|driver| driver == gim::DRIVER)
-    })
+    facts.pci.as_ref().is_some_and(gim::is_made_for)
 }
 
 /// Refuses to change the VFs of a GPU while one is in use.

@@ -35,6 +35,8 @@ pub(super) struct Division<'a> {
     pub(super) placed: Vec<Placed>,
     /// The VFs, all and free ones; `None` where the GPU itself carries vGPUs.
     pub(super) functions: Option<Functions>,
+    /// Whether the functions, where they carry vGPUs, can go to a guest.
+    pub(super) has_iommu: bool,
     /// Whether the driver lists any type.
     pub(super) lists: bool,
     /// Whether the vGPUs are named by the VFs that carry them.
@@ -68,6 +70,11 @@ pub fn has_functions(facts: &GpuFacts) -> bool {
     facts.pci.as_ref().is_some_and(|pci| {
         pci.ids.0 == VENDOR && pci.total_vfs > 0 && pci.driver.as_deref() == Some(DRIVER)
     })
+}
+
+/// Whether a GPU is in an IOMMU group, which its VFs need.
+pub(super) fn has_iommu(facts: &GpuFacts) -> bool {
+    facts.pci.as_ref().is_some_and(|pci| pci.group.is_some())
 }
 
 /// The model of a GPU in the catalog.
@@ -114,6 +121,7 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
             free: facts.functions.len() as u32,
             total: pci.total_vfs,
         }),
+        has_iommu: has_iommu(facts),
         lists: false,
         is_named_by_functions: false,
     };
@@ -132,7 +140,7 @@ impl Division<'_> {
             .map(|(profile, listed)| {
                 let instance = text::instance_of_name(&profile.name);
                 let (size, total) = (profile.framebuffer, profile.total);
-                let offered = match self.contradicts(instance.is_some()) {
+                let offered = match self.contradicts(instance.is_some()) || !self.has_iommu {
                     true => 0,
                     false => (*listed).min(self.most(profile)),
                 };
@@ -246,6 +254,9 @@ impl Division<'_> {
     fn reason(&self, kinds: &[Kind], kind: &Kind) -> Reason {
         let gpu = self.gpu;
         let why = |code, text: String| Reason { code, text };
+        if !self.has_iommu {
+            return super::iommu_off();
+        }
         if self.contradicts(kind.instance.is_some()) {
             return match &kind.instance {
                 Some(_) => why(

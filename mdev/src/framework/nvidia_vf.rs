@@ -109,6 +109,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             free: free.len() as u32,
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
+        has_iommu: nvidia::has_iommu(facts),
         lists: !listing.is_empty(),
         is_named_by_functions: true,
     };

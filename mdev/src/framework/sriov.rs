@@ -52,6 +52,13 @@ fn profile(
         Some(super::iommu_off())
     } else if !view.drivers.contains(VFIO_PCI) {
         Some(super::vfio_driver_missing())
+    } else if functions.is_empty() && pci.driver.is_none() && !super::gim::is_made_for(pci) {
+        why(
+            ReasonCode::DriverMissing,
+            "no driver is bound to the GPU, and VFs are enabled by its driver; load it and see \
+             dmesg for why it did not bind"
+                .into(),
+        )
     } else if functions.is_empty() {
         why(
             ReasonCode::NoFunctionsEnabled,
@@ -71,7 +78,10 @@ fn profile(
     } else if free == 0 {
         why(
             ReasonCode::Full,
-            format!("all {} VFs carry vGPUs; remove one of them", functions.len()),
+            match functions.len() {
+                1 => "the one VF carries a vGPU; remove it, or enable more VFs".into(),
+                all => format!("all {all} VFs carry vGPUs; remove one of them"),
+            },
         )
     } else {
         None
