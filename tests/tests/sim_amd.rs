@@ -142,7 +142,7 @@ fn a_vgpu_fits_on_each_gpu_and_removal_leaves_all_as_before() {
     for address in GPUS {
         assert_eq!(offer(&host, address), (0, "full"));
         let why = host.engine.explain(&address.parse().unwrap(), PROFILE).unwrap();
-        assert!(why.contains("the one VF carries a vGPU; remove one of them"), "{why}");
+        assert!(why.contains("the one VF carries a vGPU; remove it, or enable more VFs"), "{why}");
         let refused = create_on(&host, address).unwrap_err();
         assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "full"));
     }
