@@ -42,6 +42,10 @@ fn wish(profile: &str) -> CreateRequest {
     CreateRequest { profile: profile.into(), ..CreateRequest::default() }
 }
 
+fn spread(profile: &str) -> CreateRequest {
+    CreateRequest { placement: Some(Policy::Spread), ..wish(profile) }
+}
+
 #[test]
 fn packing_fills_a_gpu_before_it_begins_another() {
     let host = host("");
@@ -60,8 +64,7 @@ fn packing_fills_a_gpu_before_it_begins_another() {
 #[test]
 fn spreading_is_asked_for_or_configured() {
     let asked = host("");
-    let spread = || CreateRequest { placement: Some(Policy::Spread), ..wish("t4-4q") };
-    let gpus: Vec<_> = (0..4).map(|_| create(&asked, spread()).unwrap()).collect();
+    let gpus: Vec<_> = (0..4).map(|_| create(&asked, spread("t4-4q")).unwrap()).collect();
     assert_eq!(gpus, ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:01:00.0"]);
     let configured = host("[placement]\npolicy = 'spread'\n");
     let gpus: Vec<_> = (0..2).map(|_| create(&configured, wish("t4-4q")).unwrap()).collect();
@@ -107,26 +110,26 @@ fn a_plan_shows_all_and_changes_nothing() {
     assert_eq!(
         on,
         [
-            "t4-4q 0000:01:00.0",
-            "t4-4q 0000:01:00.0",
-            "t4-4q 0000:01:00.0",
             "t4-8c 0000:02:00.0",
             "t4-8c 0000:02:00.0",
             "l40s-24q 0000:41:00.0",
             "l40s-24q 0000:41:00.0",
+            "t4-4q 0000:01:00.0",
+            "t4-4q 0000:01:00.0",
+            "t4-4q 0000:01:00.0",
         ]
     );
     let words = |n: usize| planned.choices[n].steps.join("; ");
     assert_eq!(
-        words(0),
+        words(4),
         "write \"<new UUID>\" to /sys/class/mdev_bus/0000:01:00.0/mdev_supported_types/nvidia-232/create"
     );
     assert_eq!(
-        words(5),
+        words(2),
         "write \"1155\" to /sys/bus/pci/devices/0000:41:00.4/nvidia/current_vgpu_type"
     );
     assert_eq!(
-        words(6),
+        words(3),
         "write \"1155\" to /sys/bus/pci/devices/0000:41:00.5/nvidia/current_vgpu_type"
     );
     let left: BTreeMap<(String, &str), (u32, u32)> = planned
@@ -145,8 +148,8 @@ fn a_plan_shows_all_and_changes_nothing() {
         let request = CreateRequest { gpu: Some(choice.gpu.clone()), ..wish(&choice.profile) };
         made.push(host.engine.create(&request, &Control::default()).unwrap().uuid);
     }
-    let addresses = host.vgpu(made[5]).unwrap().addresses;
-    assert_eq!(Some(addresses[0]), planned.choices[5].function);
+    let addresses = host.vgpu(made[2]).unwrap().addresses;
+    assert_eq!(Some(addresses[0]), planned.choices[2].function);
     for ((gpu, profile), (_, then)) in left {
         let snapshot = host.engine.snapshot();
         let gpu = snapshot.gpu(&gpu.parse().unwrap()).unwrap();
@@ -164,6 +167,12 @@ fn what_does_not_fit_says_how_much_would() {
     let refused = host.engine.plan_vgpus(&request(&[("t4-16q", 2), ("t4-8q", 3)])).unwrap_err();
     assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "no-room"));
     assert!(refused.to_string().contains("2 of 2 t4-16q, 2 of 3 t4-8q would fit"), "{refused}");
+    // One size that fits nowhere hides nothing of what does.
+    for _ in 0..3 {
+        create(&host, spread("t4-4q")).unwrap();
+    }
+    let refused = host.engine.plan_vgpus(&request(&[("t4-16q", 1), ("t4-4q", 2)])).unwrap_err();
+    assert!(refused.to_string().contains("0 of 1 t4-16q, 2 of 2 t4-4q would fit"), "{refused}");
     let refused = host.engine.plan_vgpus(&request(&[("t4-5q", 1)])).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NoSuchProfile);
     let refused = host.engine.plan_vgpus(&request(&[("t4-1q", u32::MAX)])).unwrap_err();

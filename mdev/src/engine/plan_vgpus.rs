@@ -77,19 +77,17 @@ impl Engine {
                 profiles.push(on);
             }
         }
-        let chosen = placement::plan(&demands, &sites, self.policy(request.placement))
+        let way = placement::plan(&demands, &sites, self.policy(request.placement))
             .map_err(|short| shortfall(tried.clone(), request, &short))?;
         let mut after: Vec<Site> = sites.clone();
         let mut used: BTreeSet<PciAddress> = BTreeSet::new();
-        let mut choices = Vec::with_capacity(chosen.len());
-        for ((n, demand), on) in chosen.iter().zip(&demands).zip(profiles) {
-            let (Some(site), Some(gpu), Some(Some(place))) =
-                (after.get_mut(*n), gpus.get(*n), demand.get(*n))
-            else {
-                continue;
-            };
-            site.room.take(*place);
-            let Some(profile) = on.get(&gpu.id) else { continue };
+        let mut choices = Vec::with_capacity(way.steps.len());
+        for (demand, n) in way.steps {
+            let (Some(site), Some(gpu)) = (after.get_mut(n), gpus.get(n)) else { continue };
+            let place = demands.get(demand).and_then(|demand| demand.get(n).copied().flatten());
+            let profile = profiles.get(demand).and_then(|on| on.get(&gpu.id));
+            let (Some(place), Some(profile)) = (place, profile) else { continue };
+            site.room.take(place);
             choices.push(self.choice(gpu, profile, &mut used, &tried)?);
         }
         let mut remaining = Vec::new();
@@ -194,8 +192,9 @@ fn shortfall(tried: String, request: &PlanRequest, short: &placement::Shortfall)
         words.push(format!("{placed} of {count} {profile}"));
         from = to;
     }
-    let cause = format!("the GPUs do not take all: {} would fit together", words.join(", "));
-    let (code, cause) = match short.searched_all {
+    let least = if short.certain && !short.most { "at least " } else { "" };
+    let cause = format!("the GPUs do not take all: {least}{} would fit together", words.join(", "));
+    let (code, cause) = match short.certain {
         true => ("no-room", cause),
         false => ("no-room-found", format!("{cause}, of the ways that were tried: not all were")),
     };

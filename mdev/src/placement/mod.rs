@@ -10,6 +10,7 @@
 //! **spread**: the GPU of which the greatest part of the profile is still
 //! available, then the one with the fewest vGPUs, then the lowest id.
 
+mod rooms;
 mod search;
 
 use std::{cmp::Reverse, fmt, str::FromStr};
@@ -18,7 +19,7 @@ use serde::Deserialize;
 
 use crate::{model::GpuId, room::Room};
 
-pub use search::{MOST_STATES, Shortfall, plan};
+pub use search::{MOST_STATES, Shortfall, Way, plan};
 
 /// How a GPU is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -78,7 +79,10 @@ pub fn order(demand: &[Option<usize>], sites: &[Site], policy: Policy) -> Vec<us
         .iter()
         .zip(demand)
         .enumerate()
-        .filter_map(|(n, (site, place))| Some((rank(site, (*place)?, policy)?, n)))
+        .filter_map(|(n, (site, place))| {
+            let (_, effect) = Effect::of(&site.room, (*place)?)?;
+            Some((effect.rank(policy, site.vgpus), n))
+        })
         .collect();
     ranked.sort_by(|(a, m), (b, n)| {
         let id = |n: &usize| sites.get(*n).map(|site| &site.gpu);
@@ -91,24 +95,37 @@ pub fn order(demand: &[Option<usize>], sites: &[Site], policy: Policy) -> Vec<us
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u128, u128, Reverse<bool>);
 
-fn rank(site: &Site, place: usize, policy: Policy) -> Option<Rank> {
-    match policy {
-        Policy::Pack => {
-            let mut after = site.room.clone();
-            if !after.take(place) {
-                return None;
-            }
-            let left = after.future();
-            let lost = site.room.future().saturating_sub(left);
-            Some(Rank(lost, left, Reverse(site.vgpus > 0)))
+/// What taking one of a kind does to a room.
+#[derive(Debug, Clone, Copy)]
+struct Effect {
+    /// What of its future it loses.
+    lost: u128,
+    /// What of its future is left.
+    left: u128,
+    /// The part of the kind that was taken before, in parts of a million.
+    taken: u128,
+}
+
+impl Effect {
+    /// The room afterwards, and the effect; `None` when none fits.
+    fn of(room: &Room, place: usize) -> Option<(Room, Self)> {
+        let mut after = room.clone();
+        if !after.take(place) {
+            return None;
         }
-        Policy::Spread => {
-            let available = site.room.available(place);
-            let total = site.room.kinds().get(place).map_or(0, |kind| kind.total).max(available);
-            // In parts of a million: the part that is taken.
-            let taken = u128::from(total - available) * 1_000_000;
-            let part = taken.checked_div(u128::from(total))?;
-            (available > 0).then_some(Rank(part, site.vgpus as u128, Reverse(false)))
+        let left = after.future();
+        let lost = room.future().saturating_sub(left);
+        let available = room.available(place);
+        let total = room.kinds().get(place).map_or(0, |kind| kind.total).max(available);
+        let taken = u128::from(total - available) * 1_000_000;
+        let taken = taken.checked_div(u128::from(total))?;
+        Some((after, Self { lost, left, taken }))
+    }
+
+    fn rank(&self, policy: Policy, vgpus: usize) -> Rank {
+        match policy {
+            Policy::Pack => Rank(self.lost, self.left, Reverse(vgpus > 0)),
+            Policy::Spread => Rank(self.taken, vgpus as u128, Reverse(false)),
         }
     }
 }

@@ -6,61 +6,281 @@
 //! one at all. Sites that are alike are tried once, states that were seen are not
 //! searched again, and what cannot become better than the best so far is left.
 //! It ends after [`MOST_STATES`].
+//!
+//! Where no way is found, a search of its own looks for the most that fit together,
+//! the smallest first.
+//!
+//! NVIDIA's driver puts sizes that lie side by side at the first free start: there
+//! what fits depends on the order, and a way is one in its order. Other orders are
+//! not tried, so that there nothing is certain of what was not found.
+//!
+//! Spreading begins sizes on all sites, which can use up the empty ones that
+//! others need: where it finds no way in time, packing looks for one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use crate::room::{Kind, Room};
+use crate::room::Rule;
 
-use super::{Demand, Policy, Site, order};
+use super::{Demand, Policy, Rank, Site, rooms::Rooms};
 
-/// The most states that are looked at: small hosts are searched to the end.
+/// The most states that one search looks at: small hosts are searched to the end.
 pub const MOST_STATES: usize = 4000;
+
+/// A way to place all demands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Each demand with its site, in the order in which they are to be made.
+    pub steps: Vec<(usize, usize)>,
+    /// How many states were looked at.
+    pub states: usize,
+}
 
 /// Why not all demands could be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
-    /// For each demand, whether it was placed in the best attempt.
+    /// For each demand, whether it is among the most that were placed together.
     pub placed: Vec<bool>,
-    /// Whether all ways were tried: otherwise there may be one.
-    pub searched_all: bool,
+    /// Whether it is certain that not all fit: otherwise there may be a way.
+    pub certain: bool,
+    /// Whether it is certain that no more fit together than were placed.
+    pub most: bool,
+    /// How many states were looked at.
+    pub states: usize,
 }
 
-/// The site of each demand, in their order.
+/// Places all demands.
 ///
 /// # Errors
-/// When no way was found.
-pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Vec<usize>, Shortfall> {
-    let mut turns: Vec<usize> = (0..demands.len()).collect();
-    turns.sort_by_key(|n| (std::cmp::Reverse(demands.get(*n).map_or(0, |d| part(d, sites))), *n));
-    let mut search = Search {
-        demands,
-        turns,
-        policy,
-        classes: classes(sites),
-        sites: sites.to_vec(),
-        chosen: Vec::with_capacity(demands.len()),
-        best: None,
-        deepest: Vec::new(),
-        seen: BTreeSet::new(),
-        states: 0,
+/// When no way was found: with the most that were placed together.
+pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Way, Shortfall> {
+    let passes: &[(Policy, Goal)] = match policy {
+        Policy::Pack => &[(Policy::Pack, Goal::Best)],
+        Policy::Spread => &[(Policy::Spread, Goal::First), (Policy::Pack, Goal::First)],
     };
-    search.go();
-    let in_order = |chosen: &[usize]| {
-        let mut by_demand: Vec<Option<usize>> = vec![None; demands.len()];
-        for (turn, site) in search.turns.iter().zip(chosen) {
-            if let Some(slot) = by_demand.get_mut(*turn) {
-                *slot = Some(*site);
+    let mut search = Search::new(demands, sites);
+    let mut certain = false;
+    for (policy, goal) in passes {
+        certain = search.run(*policy, *goal);
+        if certain || search.best.is_some() {
+            break;
+        }
+    }
+    let mut most = false;
+    if search.best.is_none() {
+        most = search.run(Policy::Pack, Goal::Most);
+    }
+    let (steps, states) = (search.steps(), search.states);
+    if steps.len() == demands.len() {
+        return Ok(Way { steps, states });
+    }
+    let mut placed = vec![false; demands.len()];
+    for (n, _) in steps {
+        if let Some(placed) = placed.get_mut(n) {
+            *placed = true;
+        }
+    }
+    let any_order = !order_matters(demands, sites);
+    let certain = any_order && (certain || most);
+    Err(Shortfall { placed, certain, most: any_order && most, states })
+}
+
+/// Whether what fits depends on which is made first.
+fn order_matters(demands: &[Demand], sites: &[Site]) -> bool {
+    let differ = demands.windows(2).any(|pair| pair.first() != pair.last());
+    differ && sites.iter().any(|site| matches!(site.room.rule(), Rule::Placed { .. }))
+}
+
+/// What a search looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// A way to place all.
+    First,
+    /// The way to place all after which the sites can take the most.
+    Best,
+    /// A way to place as many as can be, of as many the larger ones; others are
+    /// left out.
+    Most,
+}
+
+/// How good a way is: what the sites can take after it or, where some are left
+/// out, [`ONE`] and its size for each that is placed.
+type Worth = u128;
+
+/// More than the sizes of all demands together.
+const ONE: Worth = 1 << 80;
+
+struct Search<'a> {
+    demands: &'a [Demand],
+    /// The demands in the order in which they are placed, each with the part of a
+    /// site that it takes.
+    turns: Vec<(usize, u64)>,
+    policy: Policy,
+    goal: Goal,
+    sites: &'a [Site],
+    rooms: Rooms,
+    /// Of each site: the number of its room, and how many vGPUs it carries.
+    now: Vec<(usize, usize)>,
+    /// The site for each turn so far, `None` where it is left out.
+    chosen: Vec<Option<usize>>,
+    /// What those that are placed are worth.
+    placed: Worth,
+    best: Option<(Worth, Vec<Option<usize>>)>,
+    seen: BTreeSet<(usize, Worth, Vec<usize>)>,
+    states: usize,
+    /// The number of states at which the pass ends.
+    end: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(demands: &'a [Demand], sites: &'a [Site]) -> Self {
+        let turns = demands.iter().map(|demand| part(demand, sites)).enumerate().collect();
+        let mut rooms = Rooms::default();
+        let classes = classes(demands, sites);
+        let number = |(site, class): (&Site, usize)| (rooms.number(class, &site.room), site.vgpus);
+        let now = sites.iter().zip(classes).map(number).collect();
+        Self {
+            demands,
+            turns,
+            policy: Policy::Pack,
+            goal: Goal::First,
+            sites,
+            rooms,
+            now,
+            chosen: Vec::with_capacity(demands.len()),
+            placed: 0,
+            best: None,
+            seen: BTreeSet::new(),
+            states: 0,
+            end: 0,
+        }
+    }
+
+    /// Searches anew; whether all ways were tried that could be better.
+    fn run(&mut self, policy: Policy, goal: Goal) -> bool {
+        (self.policy, self.goal) = (policy, goal);
+        self.turns.sort_by_key(|(n, part)| (Reverse(*part), *n));
+        if goal == Goal::Most {
+            // More of the small ones fit.
+            self.turns.sort_by_key(|(_, part)| *part);
+        }
+        self.seen.clear();
+        self.end = self.states + MOST_STATES;
+        self.go();
+        self.states < self.end
+    }
+
+    fn go(&mut self) {
+        self.states += 1;
+        if self.is_hopeless() {
+            return;
+        }
+        let Some(demand) = self.demand_at(self.chosen.len()) else {
+            self.best = Some((self.worth(), self.chosen.clone()));
+            return;
+        };
+        let mut rooms: Vec<usize> = self.now.iter().map(|(room, _)| *room).collect();
+        rooms.sort_unstable();
+        if !self.seen.insert((self.chosen.len(), self.placed, rooms)) {
+            return;
+        }
+        // Of two demands that are the same, the first is not left out for the other.
+        let left_out_already = self.chosen.last() == Some(&None)
+            && self.demand_at(self.chosen.len() - 1) == Some(demand);
+        if !left_out_already {
+            for (n, room) in self.choices(demand) {
+                if self.is_over() {
+                    return;
+                }
+                self.place(n, room);
             }
         }
-        by_demand
-    };
-    match &search.best {
-        Some((_, chosen)) => Ok(in_order(chosen).into_iter().flatten().collect()),
-        None => Err(Shortfall {
-            placed: in_order(&search.deepest).iter().map(Option::is_some).collect(),
-            searched_all: search.states < MOST_STATES,
-        }),
+        if self.goal == Goal::Most && !self.is_over() {
+            self.chosen.push(None);
+            self.go();
+            self.chosen.pop();
+        }
     }
+
+    /// Goes on with one on a site, which has another room then.
+    fn place(&mut self, n: usize, room: usize) {
+        let Some(site) = self.now.get_mut(n) else { return };
+        let before = *site;
+        *site = (room, before.1 + 1);
+        self.chosen.push(Some(n));
+        let placed = self.placed;
+        self.placed += self.turns.get(self.chosen.len() - 1).map_or(0, worth);
+        self.go();
+        self.placed = placed;
+        self.chosen.pop();
+        if let Some(site) = self.now.get_mut(n) {
+            *site = before;
+        }
+    }
+
+    /// The sites that take one, each with its room afterwards, the best first; of
+    /// those that are alike the best alone.
+    fn choices(&mut self, demand: &[Option<usize>]) -> Vec<(usize, usize)> {
+        let mut alike: BTreeMap<usize, (Rank, usize, usize)> = BTreeMap::new();
+        let by_id = |n: usize| self.sites.get(n).map(|site| &site.gpu);
+        for (n, ((room, vgpus), place)) in self.now.iter().zip(demand).enumerate() {
+            let Some((after, effect)) = place.and_then(|p| self.rooms.take(*room, p)) else {
+                continue;
+            };
+            let rank = effect.rank(self.policy, *vgpus);
+            let entry = alike.entry(*room).or_insert((rank, n, after));
+            if (rank, by_id(n)) < (entry.0, by_id(entry.1)) {
+                *entry = (rank, n, after);
+            }
+        }
+        let mut choices: Vec<_> = alike.into_values().collect();
+        choices.sort_by(|a, b| (a.0, by_id(a.1)).cmp(&(b.0, by_id(b.1))));
+        choices.into_iter().map(|(_, n, after)| (n, after)).collect()
+    }
+
+    fn demand_at(&self, turn: usize) -> Option<&'a Demand> {
+        self.turns.get(turn).and_then(|(n, _)| self.demands.get(*n))
+    }
+
+    /// Whether nothing better than the best so far can come of this: what sites can
+    /// take only becomes less, and no more can be placed than there are.
+    fn is_hopeless(&self) -> bool {
+        let Some((best, _)) = &self.best else { return false };
+        let at_most = match self.goal {
+            Goal::Most => {
+                self.placed + self.turns.iter().skip(self.chosen.len()).map(worth).sum::<Worth>()
+            }
+            Goal::First | Goal::Best => self.worth(),
+        };
+        at_most <= *best
+    }
+
+    fn is_over(&self) -> bool {
+        let is_done = self.goal == Goal::First && self.best.is_some();
+        is_done || self.states >= self.end
+    }
+
+    fn worth(&self) -> Worth {
+        match self.goal {
+            Goal::First | Goal::Best => {
+                self.now.iter().map(|(room, _)| self.rooms.future(*room)).sum()
+            }
+            Goal::Most => self.placed,
+        }
+    }
+
+    /// The best way: demands and their sites, in order.
+    fn steps(&self) -> Vec<(usize, usize)> {
+        let best = self.best.iter().flat_map(|(_, chosen)| chosen);
+        self.turns.iter().zip(best).filter_map(|((n, _), site)| Some((*n, (*site)?))).collect()
+    }
+}
+
+/// What it is worth that one is placed.
+fn worth((_, part): &(usize, u64)) -> Worth {
+    ONE + Worth::from(*part)
 }
 
 /// The greatest part of a site that a demand takes.
@@ -72,100 +292,17 @@ fn part(demand: &Demand, sites: &[Site]) -> u64 {
     sites.iter().zip(demand).filter_map(part).max().unwrap_or(0)
 }
 
-/// Sites of one class offer the same kinds.
-fn classes(sites: &[Site]) -> Vec<usize> {
-    let mut known: BTreeMap<&[Kind], usize> = BTreeMap::new();
-    sites
-        .iter()
-        .map(|site| {
+/// Sites of one class offer the same to every demand.
+fn classes(demands: &[Demand], sites: &[Site]) -> Vec<usize> {
+    let mut different: Vec<&Demand> = demands.iter().collect();
+    different.dedup();
+    let mut known = BTreeMap::new();
+    (0..sites.len())
+        .map(|n| {
+            let places: Vec<Option<usize>> =
+                different.iter().map(|demand| demand.get(n).copied().flatten()).collect();
             let next = known.len();
-            *known.entry(site.room.kinds()).or_insert(next)
+            *known.entry(places).or_insert(next)
         })
         .collect()
-}
-
-struct Search<'a> {
-    demands: &'a [Demand],
-    /// The demands in the order in which they are placed.
-    turns: Vec<usize>,
-    policy: Policy,
-    classes: Vec<usize>,
-    sites: Vec<Site>,
-    chosen: Vec<usize>,
-    /// The best way so far, with what the sites can take after it.
-    best: Option<(u128, Vec<usize>)>,
-    /// The attempt that placed the most.
-    deepest: Vec<usize>,
-    seen: BTreeSet<(usize, Vec<(usize, Room)>)>,
-    states: usize,
-}
-
-impl Search<'_> {
-    fn go(&mut self) {
-        self.states += 1;
-        if self.chosen.len() > self.deepest.len() {
-            self.deepest = self.chosen.clone();
-        }
-        let future = self.future();
-        // What sites can take only becomes less.
-        let is_hopeless = self.best.as_ref().is_some_and(|(best, _)| future <= *best);
-        if is_hopeless {
-            return;
-        }
-        let Some(demand) = self.turns.get(self.chosen.len()).and_then(|n| self.demands.get(*n))
-        else {
-            self.best = Some((future, self.chosen.clone()));
-            return;
-        };
-        if !self.seen.insert((self.chosen.len(), self.state())) {
-            return;
-        }
-        let mut tried: Vec<usize> = Vec::new();
-        for n in order(demand, &self.sites, self.policy) {
-            if self.is_over() {
-                return;
-            }
-            if tried.iter().any(|other| self.are_alike(n, *other)) {
-                continue;
-            }
-            tried.push(n);
-            let (Some(site), Some(Some(place))) = (self.sites.get_mut(n), demand.get(n)) else {
-                continue;
-            };
-            let before = site.clone();
-            if !site.room.take(*place) {
-                continue;
-            }
-            site.vgpus += 1;
-            self.chosen.push(n);
-            self.go();
-            self.chosen.pop();
-            if let Some(site) = self.sites.get_mut(n) {
-                *site = before;
-            }
-        }
-    }
-
-    /// Spreading asks for no best way: the first is it.
-    fn is_over(&self) -> bool {
-        let is_done = self.policy == Policy::Spread && self.best.is_some();
-        is_done || self.states >= MOST_STATES
-    }
-
-    fn future(&self) -> u128 {
-        self.sites.iter().map(|site| site.room.future()).sum()
-    }
-
-    fn are_alike(&self, a: usize, b: usize) -> bool {
-        let room = |n: usize| self.sites.get(n).map(|site| &site.room);
-        self.classes.get(a) == self.classes.get(b) && room(a) == room(b)
-    }
-
-    /// The sites as they are, less which is which.
-    fn state(&self) -> Vec<(usize, Room)> {
-        let rooms = self.sites.iter().map(|site| site.room.clone());
-        let mut state: Vec<_> = self.classes.iter().copied().zip(rooms).collect();
-        state.sort_unstable();
-        state
-    }
 }

@@ -88,9 +88,9 @@ pub(crate) enum Command {
 
     /// Show where vGPUs would be placed, and change nothing
     ///
-    /// Prints for each the GPU, the virtual function where it takes one, and
-    /// what creating it would do, and then what would remain. Fails when not all
-    /// of them fit.
+    /// Prints for each, in the order in which to create them, the GPU, the virtual
+    /// function where it takes one, and what creating it would do, and then what
+    /// would remain. Fails when not all of them fit.
     Plan(Plan),
 
     /// Remove a vGPU
