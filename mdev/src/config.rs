@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
-    model::{Gpu, PciAddress},
+    model::{Gpu, GpuId, ParentName, PciAddress},
     placement::Policy,
     sys::ToolId,
 };
@@ -32,7 +32,7 @@ use crate::{
 /// policy = "spread"
 ///
 /// [pools.render]  # GPUs that can be asked for by a name
-/// gpus = ["10de:2235", "0000:41:00.0"]
+/// gpus = ["10de:2235", "0000:41:00.0", "mdev:mtty"]
 ///
 /// [tools]  # where the programs are that the service runs
 /// modprobe = "/sbin/modprobe"
@@ -107,14 +107,17 @@ impl fmt::Display for PoolName {
 }
 
 impl Pool {
-    /// Whether a GPU is in it: only PCI devices can be.
+    /// Whether a GPU is in it.
     pub fn holds(&self, gpu: &Gpu) -> bool {
-        let (Some(address), Some((vendor, device))) = (gpu.id.pci(), gpu.pci_ids) else {
-            return false;
-        };
-        // The class of a GPU is not in the picture: selectors by class are refused
-        // when the file is read.
-        self.gpus.iter().any(|selector| selector.matches(address, vendor, device, 0))
+        self.gpus.iter().any(|selector| match (&gpu.id, gpu.pci_ids) {
+            (GpuId::Mdev(name), _) => *selector == Selector::Mdev(name.clone()),
+            // The class of a GPU is not in the picture: selectors by class are
+            // refused when the file is read.
+            (GpuId::Pci(address), Some((vendor, device))) => {
+                selector.matches(*address, vendor, device, 0)
+            }
+            (GpuId::Pci(_), None) => false,
+        })
     }
 }
 
@@ -192,8 +195,9 @@ fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     }
 }
 
-/// Names PCI devices: `vvvv:dddd`, `class:cc[ss[pp]]`, or an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Names PCI devices: `vvvv:dddd`, `class:cc[ss[pp]]`, or an address; in a pool also
+/// an mdev parent that is none: `mdev:mtty`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Selector {
     /// By vendor and device id.
@@ -202,6 +206,8 @@ pub enum Selector {
     Class(u32, u32),
     /// By address.
     Address(PciAddress),
+    /// An mdev parent that is no PCI device, by name.
+    Mdev(ParentName),
 }
 
 /// A broken `host.toml`.
@@ -231,17 +237,28 @@ impl Config {
                 return Err(ConfigError { path, message });
             }
         }
+        for (key, selectors) in [
+            ("add of [discovery]", &config.discovery.add),
+            ("exclude of [discovery]", &config.discovery.exclude),
+            ("allow of [passthrough]", &config.passthrough.allow),
+        ] {
+            if let Some(parent) = selectors.iter().find(|s| matches!(s, Selector::Mdev(_))) {
+                let message = format!("{key} has {parent}: only pools take what is no PCI device");
+                return Err(ConfigError { path, message });
+            }
+        }
         Ok(config)
     }
 }
 
 impl Selector {
-    /// Whether a device of that address, ids and class is meant.
-    pub fn matches(self, address: PciAddress, vendor: u16, device: u16, class: u32) -> bool {
+    /// Whether a PCI device of that address, ids and class is meant.
+    pub fn matches(&self, address: PciAddress, vendor: u16, device: u16, class: u32) -> bool {
         match self {
-            Self::Ids(v, d) => (v, d) == (vendor, device),
-            Self::Class(value, bits) => class >> (24 - bits) == value,
-            Self::Address(a) => a == address,
+            Self::Ids(v, d) => (*v, *d) == (vendor, device),
+            Self::Class(value, bits) => class >> (24 - bits) == *value,
+            Self::Address(a) => *a == address,
+            Self::Mdev(_) => false,
         }
     }
 }
@@ -252,7 +269,7 @@ impl FromStr for Selector {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{:?} selects nothing: write vvvv:dddd, class:cc[ss[pp]] or an address such as 0000:41:00.0",
+                "{:?} selects nothing: write vvvv:dddd, class:cc[ss[pp]], an address such as 0000:41:00.0 or, in a pool, mdev:NAME",
                 text.chars().take(64).collect::<String>()
             )
         };
@@ -260,6 +277,13 @@ impl FromStr for Selector {
             let all_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
             all_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
         };
+        if let Some(name) = text.strip_prefix("mdev:") {
+            return match name.parse() {
+                Ok(GpuId::Mdev(name)) => Ok(Self::Mdev(name)),
+                // A PCI device is known by its address alone.
+                Ok(GpuId::Pci(_)) | Err(_) => Err(wrong()),
+            };
+        }
         if let Some(digits) = text.strip_prefix("class:") {
             return match (digits.len(), hex(digits)) {
                 (2 | 4 | 6, Some(value)) => Ok(Self::Class(value, digits.len() as u32 * 4)),
@@ -295,6 +319,7 @@ impl fmt::Display for Selector {
                 write!(f, "class:{value:0width$x}", width = *bits as usize / 4)
             }
             Self::Address(address) => address.fmt(f),
+            Self::Mdev(name) => write!(f, "mdev:{name}"),
         }
     }
 }
@@ -304,13 +329,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_take_three_forms() {
+    fn selectors_take_four_forms() {
         let a = "0000:02:00.0".parse().unwrap();
         let m =
             |text: &str| text.parse::<Selector>().unwrap().matches(a, 0x8086, 0x10c9, 0x02_00_00);
         assert!(m("8086:10c9") && m("class:02") && m("class:0200") && m("0000:02:00.0"));
         assert!(!m("8086:10ca") && !m("class:03") && !m("class:020001"));
-        for text in ["", "class:", "class:3", "8086", "zzzz:0000", "8086:10c9:1", "+086:10c9"] {
+        assert_eq!("mdev:mtty".parse(), Ok(Selector::Mdev("mtty".parse().unwrap())));
+        assert!(!m("mdev:0000_02_00"));
+        for text in [
+            "",
+            "class:",
+            "class:3",
+            "8086",
+            "zzzz:0000",
+            "8086:10c9:1",
+            "+086:10c9",
+            "mdev:",
+            "mdev:a/b",
+            "mdev:0000:02:00.0",
+        ] {
             assert!(text.parse::<Selector>().is_err(), "{text:?} was taken");
         }
     }
@@ -340,6 +378,9 @@ mod tests {
             "[pools.Render]\ngpus = []",
             "[pools.a]\ngpus = ['class:03']",
             "[pools.a]\n",
+            "[discovery]\nadd = ['mdev:mtty']",
+            "[discovery]\nexclude = ['mdev:mtty']",
+            "[passthrough]\nallow = ['mdev:mtty']",
             "[placement]\npolicy = 'tight'",
         ] {
             assert!(Config::parse(wrong, "x").is_err(), "{wrong} was taken");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use vgpu_mdev::{
     error::ErrorKind,
     placement::Policy,
-    request::{Control, CreateRequest, PlanRequest},
+    request::{Configure, Control, CreateRequest, PlanRequest},
 };
 use vgpu_tests::{conformance::Picture, simulated::Simulated};
 
@@ -86,11 +86,31 @@ fn node_and_pool_are_filters() {
     let both = CreateRequest { pool: pool(), numa_node: Some(1), ..wish("t4-4q") };
     let refused = create(&host, both).unwrap_err();
     assert_eq!((refused.kind(), refused.code()), (ErrorKind::NoCapacity, "filtered-out"));
-    assert!(refused.to_string().contains("not on NUMA node 1 in the pool render"), "{refused}");
+    for excluded in [
+        "GPU 0000:01:00.0 is not on NUMA node 1 and not in the pool render; ",
+        "GPU 0000:02:00.0 is not on NUMA node 1; ",
+        "GPU 0000:03:00.0 is not in the pool render",
+    ] {
+        assert!(refused.to_string().contains(excluded), "{refused}");
+    }
+    assert!(!refused.to_string().contains("0000:41:00.0"), "it has no such profile: {refused}");
     let unknown = CreateRequest { pool: Some("compute".parse().unwrap()), ..wish("t4-4q") };
     let refused = create(&host, unknown).unwrap_err();
     assert_eq!((refused.kind(), refused.code()), (ErrorKind::InvalidArgument, "no-such-pool"));
     assert!(refused.to_string().contains("there are render"), "{refused}");
+}
+
+#[test]
+fn a_pool_takes_in_parents_that_are_no_pci_devices() {
+    let spec = "[mdev-kind.k]\ndriver = 'vfio_k'\nunits = 2\ntypes = [{ id = 'k-1', size = 1 }]\n\
+                [[virtual-parent]]\nname = 'k0'\nmdev = 'k'\n\
+                [[virtual-parent]]\nname = 'k1'\nmdev = 'k'\n";
+    let host = Simulated::described(spec, "[pools.second]\ngpus = ['mdev:k1']\n");
+    let pooled = || CreateRequest { pool: Some("second".parse().unwrap()), ..wish("k-1") };
+    assert_eq!(create(&host, pooled()).unwrap(), "k1");
+    assert_eq!(create(&host, pooled()).unwrap(), "k1");
+    assert_eq!(create(&host, pooled()).unwrap_err().kind(), ErrorKind::NoCapacity);
+    assert_eq!(create(&host, wish("k-1")).unwrap(), "k0");
 }
 
 #[test]
@@ -154,6 +174,42 @@ fn a_plan_shows_all_and_changes_nothing() {
         let snapshot = host.engine.snapshot();
         let gpu = snapshot.gpu(&gpu.parse().unwrap()).unwrap();
         assert_eq!(gpu.profiles_called(profile).next().unwrap().available, then, "{profile}");
+    }
+}
+
+#[test]
+fn a_plan_of_sizes_side_by_side_comes_to_be_in_its_order() {
+    let spec = "[vfio]\ngroups = true\n[[vfio-driver]]\nname = 'vfio-pci'\n\
+                [mdev-kind.l40s]\ndriver = 'nvidia'\ncatalog = 'L40S'\n\
+                [[pci]]\naddress = '0000:41:00.0'\nvendor = 0x10de\ndevice = 0x26b9\n\
+                class = 0x030200\ndriver = 'nvidia'\n\
+                [pci.nvidia]\nproduct = 'NVIDIA L40S'\ngeneration = 'ada'\nheterogeneous = true\n\
+                [pci.sriov]\ntotal-vfs = 32\noffset = 4\nvf-device = 0x26b9\n\
+                vf-driver = 'nvidia'\ncallback = false\nenabled = 32\nvendor = 'l40s'\n";
+    let side_by_side = |host: &Simulated| {
+        let gpu = host.engine.snapshot().gpus().next().unwrap().id.clone();
+        let wish = Configure { heterogeneous: Some(true), ..Configure::default() };
+        host.engine.configure(&gpu, &wish, &Control::default()).unwrap();
+    };
+    let request = PlanRequest {
+        wishes: vec![("l40s-8q".into(), 1), ("l40s-16q".into(), 2)],
+        ..PlanRequest::default()
+    };
+    // As they are asked for they do not fit: the driver puts 8 GiB at 0.
+    let as_asked = Simulated::described(spec, "");
+    side_by_side(&as_asked);
+    for profile in ["l40s-8q", "l40s-16q"] {
+        create(&as_asked, wish(profile)).unwrap();
+    }
+    assert_eq!(create(&as_asked, wish("l40s-16q")).unwrap_err().kind(), ErrorKind::NoCapacity);
+    let planned = Simulated::described(spec, "");
+    side_by_side(&planned);
+    let choices = planned.engine.plan_vgpus(&request).unwrap().choices;
+    let order: Vec<&str> = choices.iter().map(|choice| choice.profile.as_str()).collect();
+    assert_eq!(order, ["l40s-16q", "l40s-16q", "l40s-8q"]);
+    for choice in &choices {
+        let request = CreateRequest { gpu: Some(choice.gpu.clone()), ..wish(&choice.profile) };
+        create(&planned, request).unwrap();
     }
 }
 

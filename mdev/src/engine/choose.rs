@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    config::PoolName,
+    config::{Pool, PoolName},
     error::{Error, ErrorKind, Result},
     model::{Gpu, GpuId, Profile, ReasonCode, Snapshot},
     placement::{self, Demand, Policy, Site},
@@ -32,12 +32,17 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// What it asks for besides the GPU, in words.
-    fn words(&self) -> String {
-        let node = self.numa_node.map(|node| format!("on NUMA node {node}"));
-        let pool = self.pool.map(|pool| format!("in the pool {pool}"));
-        let function = self.function.map(|address| format!("with the VF {address}"));
-        node.into_iter().chain(pool).chain(function).collect::<Vec<_>>().join(" ")
+    /// What of it excludes a GPU, in words; `None` where it may be chosen.
+    fn excludes(&self, gpu: &Gpu, pool: Option<&Pool>) -> Option<String> {
+        let has = |address| gpu.functions.iter().any(|function| function.address == address);
+        let node = self.numa_node.filter(|node| gpu.numa_node != Some(*node));
+        let pool = self.pool.filter(|_| pool.is_some_and(|pool| !pool.holds(gpu)));
+        let function = self.function.filter(|address| !has(*address));
+        let words: Vec<String> = (node.map(|node| format!("not on NUMA node {node}")).into_iter())
+            .chain(pool.map(|pool| format!("not in the pool {pool}")))
+            .chain(function.map(|address| format!("without the VF {address}")))
+            .collect();
+        (!words.is_empty()).then(|| format!("GPU {} is {}", gpu.id, words.join(" and ")))
     }
 }
 
@@ -100,15 +105,8 @@ impl Engine {
                 Some(self.config.pools.get(name).ok_or_else(|| self.no_such_pool(tried, name))?)
             }
         };
-        let passes = |gpu: &Gpu| {
-            filter.numa_node.is_none_or(|node| gpu.numa_node == Some(node))
-                && pool.is_none_or(|pool| pool.holds(gpu))
-                && filter
-                    .function
-                    .is_none_or(|address| gpu.functions.iter().any(|f| f.address == address))
-        };
         let mut found: Vec<Offered> = Vec::new();
-        for gpu in gpus.iter().filter(|gpu| passes(gpu)) {
+        for gpu in gpus.iter().filter(|gpu| filter.excludes(gpu, pool).is_none()) {
             found.extend(gpu.profiles_called(wanted).map(|p| ((*gpu).clone(), p.clone())));
         }
         let mut names: Vec<&str> = found.iter().map(|(_, p)| p.short_name.as_str()).collect();
@@ -130,17 +128,19 @@ impl Engine {
         if !found.is_empty() {
             return Ok(found);
         }
-        let mut offered: Vec<Profile> =
-            gpus.iter().flat_map(|gpu| gpu.profiles.iter().cloned()).collect();
-        if offered.iter().any(|profile| profile.is_called(wanted)) {
+        let offering = gpus.iter().filter(|gpu| gpu.profiles_called(wanted).next().is_some());
+        let excluded: Vec<String> = offering.filter_map(|gpu| filter.excludes(gpu, pool)).collect();
+        if !excluded.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoCapacity,
                 "filtered-out",
                 tried,
-                format!("the profile is offered, but not {}", filter.words()),
+                format!("the profile is offered, but {}", excluded.join("; ")),
             )
             .remedy("see vgpuctl show GPU"));
         }
+        let mut offered: Vec<Profile> =
+            gpus.iter().flat_map(|gpu| gpu.profiles.iter().cloned()).collect();
         offered.sort_by(|a, b| a.short_name.cmp(&b.short_name));
         offered.dedup_by(|a, b| a.short_name == b.short_name);
         Err(failure::no_such_profile(tried, &offered))
