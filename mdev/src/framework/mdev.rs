@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     claims::Claim,
-    model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
+    model::{Framework, GpuId, NvidiaVgpu, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
     plan::{Expect, Step, StepOp, Undo},
     room::{Kind, Room},
     scan::{GpuFacts, MdevFacts, ParentFacts, TypeFacts, text},
@@ -170,7 +170,7 @@ pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
         owner_uid: claim.map_or(0, |claim| claim.owner_uid),
         managed: claim.is_some(),
         inode: mdev.inode,
-        nvidia: None,
+        nvidia: mdev.params.clone().map(|params| NvidiaVgpu { params, ..NvidiaVgpu::default() }),
     }
 }
 
@@ -215,6 +215,19 @@ pub fn plan_create(
         expect: Expect::Link { path: device.join("driver")?, name: None },
         undo: vec![Undo::write(LaneKey::Mdev(uuid), remove(&device)?)],
     }])
+}
+
+/// The steps that set the parameters of one of NVIDIA's.
+///
+/// # Errors
+/// When the parent's name is no path element.
+pub fn plan_params(
+    parent: &str,
+    uuid: Uuid,
+    old: &str,
+    new: &str,
+) -> Result<Vec<Step>, InvalidPath> {
+    nvidia::plan_params(LaneKey::Mdev(uuid), device(parent, uuid)?, old, new)
 }
 
 /// The steps that remove an mdev. Its removal waits for its holder and takes

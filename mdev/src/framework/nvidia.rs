@@ -8,8 +8,10 @@ use crate::{
     catalog::{self, CatalogType},
     framebuffer::Run,
     model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId},
+    plan::{Expect, Step, StepOp, Undo},
     room::{self, Kind, Room, Rule, Shape, Slot},
     scan::{GpuFacts, GpuInstance, SmiFacts, text},
+    sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
 use super::{Offer, View, names};
@@ -130,6 +132,27 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
         .map(|(id, ty)| (catalog_profile(id, &ty, framework), 0))
         .collect();
     division.offer(profiles)
+}
+
+/// The steps that set the parameters of a vGPU, a VF or an mdev. A blank clears
+/// them all (NVIDIA's documents); an empty write would do nothing.
+pub(super) fn plan_params(
+    lane: LaneKey,
+    device: SysPath,
+    old: &str,
+    new: &str,
+) -> Result<Vec<Step>, InvalidPath> {
+    let path = device.join("nvidia/vgpu_params")?;
+    let write = |text: &str| WriteAttr {
+        path: path.clone(),
+        value: if text.is_empty() { " ".into() } else { text.to_owned() },
+    };
+    Ok(vec![Step {
+        lane: lane.clone(),
+        op: StepOp::Write(write(new)),
+        expect: Expect::Text { path: path.clone(), text: new.to_owned() },
+        undo: vec![Undo::write(lane, write(old))],
+    }])
 }
 
 impl Division<'_> {

@@ -218,24 +218,12 @@ pub fn plan_remove(function: &ClaimedFunction) -> Result<Vec<Step>, InvalidPath>
     Ok(vec![set(function.address, "0")?])
 }
 
-/// The steps that set the parameters of what a VF carries. A blank clears them
-/// all (NVIDIA's documents); an empty write would do nothing.
+/// The steps that set the parameters of what a VF carries.
 ///
 /// # Errors
 /// Never: an address is a path element.
 pub fn plan_params(address: PciAddress, old: &str, new: &str) -> Result<Vec<Step>, InvalidPath> {
-    let path = device(address)?.join("nvidia/vgpu_params")?;
-    let lane = LaneKey::Function(address);
-    let write = |text: &str| WriteAttr {
-        path: path.clone(),
-        value: if text.is_empty() { " ".into() } else { text.to_owned() },
-    };
-    Ok(vec![Step {
-        lane: lane.clone(),
-        op: StepOp::Write(write(new)),
-        expect: Expect::Text { path: path.clone(), text: new.to_owned() },
-        undo: vec![Undo::write(lane, write(old))],
-    }])
+    nvidia::plan_params(LaneKey::Function(address), device(address)?, old, new)
 }
 
 fn set(address: PciAddress, number: &str) -> Result<Step, InvalidPath> {

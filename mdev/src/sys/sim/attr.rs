@@ -194,6 +194,7 @@ impl State {
                 attrs
             }
             Dir::Vendor(_) => VENDOR.to_vec(),
+            Dir::MdevVendor(_) => vec![Attr::VgpuParams],
             Dir::Intel(pf, place) => {
                 self.intel_attrs(pf, place).into_iter().map(Attr::Intel).collect()
             }
@@ -216,6 +217,7 @@ impl State {
         match dir {
             Dir::Pci(address) => self.show_function(address, attr),
             Dir::Vendor(vf) => self.show_vendor(vf, attr),
+            Dir::MdevVendor(uuid) => Ok(line(&self.mdevs.get(&uuid).ok_or(Errno::ENODEV)?.params)),
             Dir::Hive(pf) => self.gim.show(pf, attr).ok_or(Errno::ENODEV),
             Dir::Intel(pf, place) => match attr {
                 Attr::Intel(setting) => self.show_intel(pf, place, setting.item),

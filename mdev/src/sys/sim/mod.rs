@@ -385,6 +385,7 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
             intel::store(core, pf, place, setting.item, value)
         }
         (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
+        (Dir::MdevVendor(uuid), _) => mdev::set_params(core, uuid, value),
         (Dir::Pci(pf), Attr::AcceleratorPartitionProfile) => gim::set_profile(core, pf, value),
         (Dir::Pci(pf), Attr::MemoryPartitionMode) => gim::set_memory(core, pf, value),
         (Dir::Mdev(uuid), Attr::RemoveMdev) => mdev::remove(core, uuid, value),

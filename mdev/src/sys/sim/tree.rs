@@ -18,6 +18,9 @@ use super::{
     state::{Member, ParentKey, Role, Stage, State},
 };
 
+/// The driver of NVIDIA's mdevs, each of which has a folder of its own.
+const NVIDIA_MDEV_DRIVER: &str = "nvidia-vgpu-vfio";
+
 /// A directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Dir {
@@ -41,6 +44,8 @@ pub(super) enum Dir {
     Pci(PciAddress),
     /// A VF's folder `nvidia/`.
     Vendor(PciAddress),
+    /// The same of an mdev.
+    MdevVendor(Uuid),
     /// A GPU's folder `xgmi_hive_info/`.
     Hive(PciAddress),
     /// Below a PF's `prelim_iov/` or `sriov_admin/`.
@@ -237,6 +242,9 @@ impl State {
             let devices = Dir::VfioDevices(Member::Mdev(uuid));
             found.push((Cow::Borrowed("vfio-dev"), Entry::Dir(devices)));
         }
+        if mdev.stage == Stage::Active && self.mdev_driver(uuid) == Some(NVIDIA_MDEV_DRIVER) {
+            found.push((Cow::Borrowed("nvidia"), Entry::Dir(Dir::MdevVendor(uuid))));
+        }
         found
     }
 
@@ -279,6 +287,7 @@ impl State {
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
+            Dir::MdevVendor(uuid) => fixed(Dir::Mdev(uuid), "nvidia"),
             Dir::Hive(pf) => fixed(Dir::Pci(pf), "xgmi_hive_info"),
             Dir::Intel(pf, place) => self.intel_above(pf, place),
             Dir::Card(address) => {
