@@ -40,7 +40,7 @@ case ${1:-} in
 demo) needs+=("${BUS[@]}") ;;
 test) needs+=("${BUS[@]}" 'polkitd pkaction' 'fuse3 fusermount3' "${TOOLS_ON_SYSFS[@]}") ;;
 check) needs+=("${BUS[@]}" 'git git' 'mandoc mandoc' 'shellcheck shellcheck') ;;
-bench) needs+=("${BUS[@]}" 'mdevctl mdevctl' 'util-linux setpriv') ;;
+bench) needs+=("${BUS[@]}" 'mdevctl mdevctl' 'strace strace' 'util-linux setpriv') ;;
 fuzz) needs+=('g++ c++') ;;
 lab | install) ;;
 *)

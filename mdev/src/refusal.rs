@@ -187,6 +187,19 @@ fn vf_count(errno: Errno, context: Context) -> Option<Row> {
             "the GPU's firmware has no resources left for so many VFs",
             "ask for fewer",
         ),
+        // xe: xe_sriov_pf_control and its provisioning, drivers/gpu/drm/xe.
+        Errno::EUCLEAN => (
+            KernelRefused,
+            "provisioning-unclean",
+            "what the driver has given the VFs earlier is left in disorder",
+            "reset the quotas under sriov_admin or bind the driver anew; its reason is in dmesg",
+        ),
+        Errno::ETIMEDOUT => (
+            KernelRefused,
+            "firmware-silent",
+            "the GPU's firmware did not answer its driver in time",
+            "reset the GPU or bind its driver anew; the driver's reason is in dmesg",
+        ),
         // i915: intel_iov_provisioning_verify, of Intel's driver for data centers.
         Errno::ENOKEY => (
             KernelRefused,
@@ -385,6 +398,8 @@ mod tests {
         ("/sys/x/sriov_numvfs", Errno::EBUSY, true, false, Busy, "functions-enabled"),
         ("/sys/x/sriov_numvfs", Errno::ENOMEM, true, false, KernelRefused, "no-mmio-space"),
         ("/sys/x/sriov_numvfs", Errno::EINVAL, true, false, KernelRefused, "count-refused"),
+        ("/sys/x/sriov_numvfs", Errno::EUCLEAN, true, false, KernelRefused, "provisioning-unclean"),
+        ("/sys/x/sriov_numvfs", Errno::ETIMEDOUT, true, false, KernelRefused, "firmware-silent"),
         ("/sys/x/sriov_numvfs", Errno::ENOKEY, true, false, KernelRefused, "quotas-incomplete"),
         ("/sys/x/sriov_numvfs", Errno::EIO, true, false, KernelRefused, "enable-failed"),
         (

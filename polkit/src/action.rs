@@ -9,7 +9,7 @@ pub enum Action {
     Define,
     /// Make vGPUs for oneself.
     Create,
-    /// Remove one's own vGPUs.
+    /// Remove one's own vGPUs, or change their parameters.
     Remove,
     /// Remove although it is held.
     Force,

@@ -30,10 +30,14 @@ pub const TABLE: &[(&str, &str, Rule)] = &[
     ("org.vgpu.Host1.Manager", "Rescan", Rule::Needs(Action::ConfigureGpu)),
     ("org.vgpu.Host1.Gpu", "Explain", Rule::Everyone),
     ("org.vgpu.Host1.Gpu", "SetVfCount", Rule::Needs(Action::ConfigureGpu)),
+    ("org.vgpu.Host1.Gpu", "Configure", Rule::Needs(Action::ConfigureGpu)),
+    ("org.vgpu.Host1.Gpu", "PlanConfiguration", Rule::Everyone),
     ("org.vgpu.Host1.Vgpu", "GetHolders", Rule::OwnerOr(Action::Inspect)),
     ("org.vgpu.Host1.Vgpu", "OpenDevice", Rule::OwnerNeeds(Action::OpenDevice)),
     ("org.vgpu.Host1.Vgpu", "Probe", Rule::OwnerNeeds(Action::OpenDevice)),
     ("org.vgpu.Host1.Vgpu", "Remove", Rule::OwnerNeeds(Action::Remove)),
+    // Who may set them could as well remove it and make it anew.
+    ("org.vgpu.Host1.NvidiaVgpu1", "SetParams", Rule::OwnerNeeds(Action::Remove)),
     ("org.vgpu.Host1.Job", "Cancel", Rule::OwnerOr(Action::ManageOthers)),
 ];
 

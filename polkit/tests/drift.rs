@@ -9,10 +9,13 @@ use quick_xml::{
 };
 use vgpu_polkit::{Action, TABLE};
 
-const INTERFACES: [&str; 4] = [
+const INTERFACES: [&str; 7] = [
     include_str!("../../host/api/interfaces/org.vgpu.Host1.Manager.xml"),
     include_str!("../../host/api/interfaces/org.vgpu.Host1.Gpu.xml"),
+    include_str!("../../host/api/interfaces/org.vgpu.Host1.Mig1.xml"),
+    include_str!("../../host/api/interfaces/org.vgpu.Host1.Heterogeneous1.xml"),
     include_str!("../../host/api/interfaces/org.vgpu.Host1.Vgpu.xml"),
+    include_str!("../../host/api/interfaces/org.vgpu.Host1.NvidiaVgpu1.xml"),
     include_str!("../../host/api/interfaces/org.vgpu.Host1.Job.xml"),
 ];
 const POLICY: &str = include_str!("../org.vgpu.host1.policy");

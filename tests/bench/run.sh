@@ -4,7 +4,7 @@
 #
 #   NAME ours=… peer=… ratio=… goal=… [MISSED]
 #
-#   run.sh [discovery|flat|daemon|lab]…
+#   run.sh [discovery|rescan|flat|daemon|lab]…
 #
 # Fails when something could not be measured, not when a goal is missed.
 # discovery and daemon mount over /sys in a name space of their own: as root.
@@ -12,7 +12,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
 
-(($#)) || set -- discovery flat daemon lab
+(($#)) || set -- discovery rescan flat daemon lab
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cargo build --release -p vgpu-host -p vgpu-mdev --bins

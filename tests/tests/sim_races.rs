@@ -387,6 +387,30 @@ fn own_events_cost_no_further_look() {
     assert!(at(&foreign.to_string()) && !at(&own), "{looked:?}");
 }
 
+/// A stranger takes the one slot of the VF that is chosen, and no event has told
+/// of it yet: another VF is taken.
+#[test]
+fn a_function_that_someone_was_faster_on_is_passed_over() {
+    let path = format!("{}/hosts/a2.toml", env!("CARGO_MANIFEST_DIR"));
+    let host = Simulated::described(&std::fs::read_to_string(path).unwrap(), "");
+    host.kernel.hold_events();
+    let foreign = Uuid::from_u128(7);
+    let parent = "class/mdev_bus/0000:08:00.4/mdev_supported_types/nvidia-746/create";
+    write(&host, parent.to_owned(), &foreign.to_string());
+    let ours = host.create("a2-4q").unwrap();
+    assert_eq!(host.vgpu(ours).unwrap().parent, "0000:08:00.5");
+    assert!(!host.vgpu(foreign).unwrap().managed, "it is seen, and left alone");
+    // One that was asked for is not exchanged for another.
+    write(&host, parent.replace("00.4", "00.6"), &Uuid::from_u128(8).to_string());
+    let pinned = CreateRequest {
+        profile: "a2-4q".into(),
+        function: Some("0000:08:00.6".parse().unwrap()),
+        ..CreateRequest::default()
+    };
+    let refused = host.engine.create(&pinned, &Control::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoCapacity, "{refused}");
+}
+
 /// An mdev has its type only after its last event, and its directory goes after
 /// that (`mdev_device_create`, drivers/vfio/mdev/mdev_core.c; `device_del`,
 /// drivers/base/core.c): a look in between is not the last one.

@@ -19,6 +19,12 @@ pub mod interfaces {
     pub const VGPU: &str = include_str!("../interfaces/org.vgpu.Host1.Vgpu.xml");
     /// A job.
     pub const JOB: &str = include_str!("../interfaces/org.vgpu.Host1.Job.xml");
+    /// MIG of a GPU.
+    pub const MIG: &str = include_str!("../interfaces/org.vgpu.Host1.Mig1.xml");
+    /// Heterogeneous mode of a GPU.
+    pub const HETEROGENEOUS: &str = include_str!("../interfaces/org.vgpu.Host1.Heterogeneous1.xml");
+    /// What NVIDIA's driver tells of a vGPU.
+    pub const NVIDIA_VGPU: &str = include_str!("../interfaces/org.vgpu.Host1.NvidiaVgpu1.xml");
     /// All of them.
-    pub const ALL: [&str; 4] = [MANAGER, GPU, VGPU, JOB];
+    pub const ALL: [&str; 7] = [MANAGER, GPU, MIG, HETEROGENEOUS, VGPU, NVIDIA_VGPU, JOB];
 }

@@ -20,6 +20,12 @@ pub const MANAGER: &str = "org.vgpu.Host1.Manager";
 pub const GPU: &str = "org.vgpu.Host1.Gpu";
 /// The interface of a vGPU.
 pub const VGPU: &str = "org.vgpu.Host1.Vgpu";
+/// The interface of a GPU with MIG; absent where it has none.
+pub const MIG: &str = "org.vgpu.Host1.Mig1";
+/// The interface of a GPU with heterogeneous mode; absent where it has none.
+pub const HETEROGENEOUS: &str = "org.vgpu.Host1.Heterogeneous1";
+/// The interface of a vGPU of NVIDIA's vendor-specific VFIO; absent at others.
+pub const NVIDIA_VGPU: &str = "org.vgpu.Host1.NvidiaVgpu1";
 /// The interface of a job.
 pub const JOB: &str = "org.vgpu.Host1.Job";
 
@@ -56,6 +62,14 @@ pub mod option {
     pub const PLACEMENT: &str = "placement";
     /// `b`: whether the number of VFs may be changed.
     pub const ENABLE_VFS: &str = "enable-vfs";
+    /// `u`: how many VFs a GPU has.
+    pub const VFS: &str = "vfs";
+    /// `b`: MIG mode.
+    pub const MIG: &str = "mig";
+    /// `as`: the MIG GPU instances, by shape.
+    pub const INSTANCES: &str = "instances";
+    /// `b`: vGPUs of several sizes side by side.
+    pub const HETEROGENEOUS: &str = "heterogeneous";
     /// `b`: although it is held.
     pub const FORCE: &str = "force";
     /// `b`: the group's descriptor where there is no cdev.

@@ -97,6 +97,13 @@ pub trait Gpu {
     #[zbus(allow_interactive_auth)]
     fn set_vf_count(&self, count: u32, options: &Options<'_>) -> zbus::Result<OwnedObjectPath>;
 
+    /// Changes how it is divided.
+    #[zbus(allow_interactive_auth)]
+    fn configure(&self, options: &Options<'_>) -> zbus::Result<OwnedObjectPath>;
+
+    /// What that would do, in words.
+    fn plan_configuration(&self, options: &Options<'_>) -> zbus::Result<Vec<String>>;
+
     /// PCI address or parent name.
     #[zbus(property(emits_changed_signal = "const"))]
     fn address(&self) -> zbus::Result<String>;
@@ -148,6 +155,30 @@ pub trait Gpu {
     /// The VFs.
     #[zbus(property)]
     fn functions(&self) -> zbus::Result<Vec<Facts>>;
+}
+
+/// A GPU with MIG.
+#[proxy(interface = "org.vgpu.Host1.Mig1", default_service = "org.vgpu.Host1")]
+pub trait Mig1 {
+    /// Whether MIG mode is on.
+    #[zbus(property)]
+    fn current(&self) -> zbus::Result<bool>;
+
+    /// Whether it is on after the GPU's next reset.
+    #[zbus(property)]
+    fn pending(&self) -> zbus::Result<bool>;
+
+    /// The GPU instances: number and shape.
+    #[zbus(property)]
+    fn instances(&self) -> zbus::Result<Vec<(u32, String)>>;
+}
+
+/// A GPU with heterogeneous mode.
+#[proxy(interface = "org.vgpu.Host1.Heterogeneous1", default_service = "org.vgpu.Host1")]
+pub trait Heterogeneous1 {
+    /// Whether vGPUs of several sizes may lie side by side.
+    #[zbus(property)]
+    fn enabled(&self) -> zbus::Result<bool>;
 }
 
 /// A vGPU.
@@ -217,6 +248,26 @@ pub trait Vgpu {
     /// `yes`, `no` or `unknown`, when somebody last looked.
     #[zbus(property(emits_changed_signal = "false"))]
     fn in_use(&self) -> zbus::Result<String>;
+}
+
+/// A vGPU of NVIDIA's vendor-specific VFIO.
+#[proxy(interface = "org.vgpu.Host1.NvidiaVgpu1", default_service = "org.vgpu.Host1")]
+pub trait NvidiaVgpu1 {
+    /// Sets its parameters.
+    #[zbus(allow_interactive_auth)]
+    fn set_params(&self, params: &str) -> zbus::Result<OwnedObjectPath>;
+
+    /// The MIG GPU instance that it is in, -1 for none.
+    #[zbus(property)]
+    fn gpu_instance(&self) -> zbus::Result<i32>;
+
+    /// Where in the GPU's framebuffer it lies, -1 while it has no place.
+    #[zbus(property)]
+    fn placement(&self) -> zbus::Result<i32>;
+
+    /// Its parameters, empty for none.
+    #[zbus(property)]
+    fn params(&self) -> zbus::Result<String>;
 }
 
 /// Work that outlived its call.

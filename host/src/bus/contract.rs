@@ -39,10 +39,13 @@ pub(crate) enum Handler {
     Rescan,
     Explain,
     SetVfCount,
+    Configure,
+    PlanConfiguration,
     Remove,
     Probe,
     OpenDevice,
     GetHolders,
+    SetParams,
     Cancel,
 }
 
@@ -82,10 +85,13 @@ pub(crate) const METHODS: &[Method] = &[
     method(names::MANAGER, "Rescan", "", "", Handler::Rescan),
     method(names::GPU, "Explain", "s", "s", Handler::Explain),
     method(names::GPU, "SetVfCount", "ua{sv}", "o", Handler::SetVfCount),
+    method(names::GPU, "Configure", "a{sv}", "o", Handler::Configure),
+    method(names::GPU, "PlanConfiguration", "a{sv}", "as", Handler::PlanConfiguration),
     method(names::VGPU, "Remove", "a{sv}", "o", Handler::Remove),
     method(names::VGPU, "Probe", "", "a{sv}", Handler::Probe),
     method(names::VGPU, "OpenDevice", "a{sv}", "a{sh}a{sv}", Handler::OpenDevice),
     method(names::VGPU, "GetHolders", "", "a(uss)", Handler::GetHolders),
+    method(names::NVIDIA_VGPU, "SetParams", "s", "o", Handler::SetParams),
     method(names::JOB, "Cancel", "", "", Handler::Cancel),
 ];
 

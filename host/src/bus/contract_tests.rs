@@ -8,7 +8,7 @@ use vgpu_mdev::model::Gpu;
 use super::*;
 use crate::bus::{
     jobs::Job,
-    properties::{self, Emits},
+    properties::{Emits, Interface, Shown},
     service::Service,
     vgpu::VgpuObject,
 };
@@ -41,7 +41,8 @@ fn the_table_has_the_methods_of_the_xml() {
 
 #[test]
 fn the_properties_are_those_of_the_xml() {
-    let table = BTreeMap::from([of::<Service>(), of::<Gpu>(), of::<VgpuObject>(), of::<Job>()]);
+    let table = [of::<Service>(), of::<Gpu>(), of::<VgpuObject>(), of::<Job>()];
+    let table = table.into_iter().flatten().collect();
     let written: BTreeMap<_, _> =
         contract().into_iter().map(|interface| (interface.name, interface.properties)).collect();
     let (table, written) = (flat(table), flat(written));
@@ -67,8 +68,12 @@ fn missing<'a>(ours: &'a Entries, theirs: &Entries) -> Vec<&'a (String, String, 
     ours.iter().filter(|entry| !theirs.contains(entry)).collect()
 }
 
-fn of<O: properties::Interface>() -> (String, BTreeMap<String, xml::Property>) {
-    let properties = O::PROPERTIES.iter().map(|property| {
+fn of<O: Shown>() -> Vec<(String, BTreeMap<String, xml::Property>)> {
+    O::INTERFACES.iter().map(of_interface).collect()
+}
+
+fn of_interface<O>(interface: &Interface<O>) -> (String, BTreeMap<String, xml::Property>) {
+    let properties = interface.properties.iter().map(|property| {
         let emits = match property.emits {
             Emits::Change => "true",
             Emits::Never => "const",
@@ -81,7 +86,7 @@ fn of<O: properties::Interface>() -> (String, BTreeMap<String, xml::Property>) {
         };
         (property.name.to_owned(), written)
     });
-    (O::NAME.to_owned(), properties.collect())
+    (interface.name.to_owned(), properties.collect())
 }
 
 #[test]

@@ -10,75 +10,78 @@ use zbus::{Message, OwnedVariant, Variant};
 use super::{
     call::Call,
     error::Fault,
+    nvidia,
     options::{self, Options},
-    properties::{Emits, Interface, Property},
+    properties::{Emits, Interface, Property, Shown},
     service::Service,
     work::{self, Work},
 };
 
-impl Interface for Gpu {
-    const NAME: &'static str = names::GPU;
-    const PROPERTIES: &'static [Property<Self>] = &[
-        Property {
-            name: "Address",
-            signature: "s",
-            emits: Emits::Never,
-            get: |gpu| gpu.id.to_string().into(),
-        },
-        Property {
-            name: "Vendor",
-            signature: "s",
-            emits: Emits::Change,
-            get: |gpu| gpu.vendor.as_str().into(),
-        },
-        Property {
-            name: "Model",
-            signature: "s",
-            emits: Emits::Change,
-            get: |gpu| gpu.model.as_str().into(),
-        },
-        Property {
-            name: "Driver",
-            signature: "s",
-            emits: Emits::Change,
-            get: |gpu| gpu.driver.as_deref().unwrap_or_default().into(),
-        },
-        Property {
-            name: "NumaNode",
-            signature: "i",
-            emits: Emits::Change,
-            get: |gpu| signed(gpu.numa_node).into(),
-        },
-        Property {
-            name: "Framework",
-            signature: "s",
-            emits: Emits::Change,
-            get: |gpu| gpu.framework.as_str().into(),
-        },
-        Property {
-            name: "State",
-            signature: "s",
-            emits: Emits::Change,
-            get: |gpu| gpu.state.as_str().into(),
-        },
-        Property {
-            name: "VfTotal",
-            signature: "u",
-            emits: Emits::Change,
-            get: |gpu| gpu.vf_total.into(),
-        },
-        Property {
-            name: "VfCount",
-            signature: "u",
-            emits: Emits::Change,
-            get: |gpu| gpu.vf_count.into(),
-        },
-        Property { name: "Profiles", signature: "a{s(sstu)}", emits: Emits::Change, get: profiles },
-        Property { name: "Capacity", signature: "a{s(us)}", emits: Emits::Change, get: capacity },
-        Property { name: "Problems", signature: "a(ss)", emits: Emits::Change, get: problems },
-        Property { name: "Functions", signature: "aa{sv}", emits: Emits::Change, get: functions },
-    ];
+impl Shown for Gpu {
+    const INTERFACES: &'static [Interface<Self>] =
+        &[Interface::always(names::GPU, PROPERTIES), nvidia::MIG, nvidia::HETEROGENEOUS];
 }
+
+const PROPERTIES: &[Property<Gpu>] = &[
+    Property {
+        name: "Address",
+        signature: "s",
+        emits: Emits::Never,
+        get: |gpu| gpu.id.to_string().into(),
+    },
+    Property {
+        name: "Vendor",
+        signature: "s",
+        emits: Emits::Change,
+        get: |gpu| gpu.vendor.as_str().into(),
+    },
+    Property {
+        name: "Model",
+        signature: "s",
+        emits: Emits::Change,
+        get: |gpu| gpu.model.as_str().into(),
+    },
+    Property {
+        name: "Driver",
+        signature: "s",
+        emits: Emits::Change,
+        get: |gpu| gpu.driver.as_deref().unwrap_or_default().into(),
+    },
+    Property {
+        name: "NumaNode",
+        signature: "i",
+        emits: Emits::Change,
+        get: |gpu| signed(gpu.numa_node).into(),
+    },
+    Property {
+        name: "Framework",
+        signature: "s",
+        emits: Emits::Change,
+        get: |gpu| gpu.framework.as_str().into(),
+    },
+    Property {
+        name: "State",
+        signature: "s",
+        emits: Emits::Change,
+        get: |gpu| gpu.state.as_str().into(),
+    },
+    Property {
+        name: "VfTotal",
+        signature: "u",
+        emits: Emits::Change,
+        get: |gpu| gpu.vf_total.into(),
+    },
+    Property {
+        name: "VfCount",
+        signature: "u",
+        emits: Emits::Change,
+        get: |gpu| gpu.vf_count.into(),
+    },
+    Property { name: "Profiles", signature: "a{s(sstu)}", emits: Emits::Change, get: profiles },
+    Property { name: "Capacity", signature: "a{s(us)}", emits: Emits::Change, get: capacity },
+    Property { name: "Problems", signature: "a(ss)", emits: Emits::Change, get: problems },
+    Property { name: "Functions", signature: "aa{sv}", emits: Emits::Change, get: functions },
+];
 
 fn profiles(gpu: &Gpu) -> Variant<'_> {
     let facts = gpu.profiles.iter().map(|profile| {

@@ -1,6 +1,6 @@
 //! `Introspect`: the contract's XML and the children of one level.
 
-use std::{fmt::Write as _, sync::LazyLock};
+use std::{collections::BTreeMap, fmt::Write as _, sync::LazyLock};
 
 use vgpu_host_api::{interfaces, names, path};
 use vgpu_mdev::model::Snapshot;
@@ -71,11 +71,9 @@ const OBJECT_MANAGER: &str = r#"  <interface name="org.freedesktop.DBus.ObjectMa
   </interface>
 "#;
 
-/// The contract's interfaces without the comments for people.
-static MANAGER: LazyLock<String> = LazyLock::new(|| bare(interfaces::MANAGER));
-static GPU: LazyLock<String> = LazyLock::new(|| bare(interfaces::GPU));
-static VGPU: LazyLock<String> = LazyLock::new(|| bare(interfaces::VGPU));
-static JOB: LazyLock<String> = LazyLock::new(|| bare(interfaces::JOB));
+/// The contract's interfaces without the comments for people, by name.
+static OURS: LazyLock<BTreeMap<&str, String>> =
+    LazyLock::new(|| interfaces::ALL.into_iter().map(|file| (name(file), bare(file))).collect());
 
 /// Answers `Introspect`.
 pub(crate) fn introspect(
@@ -90,14 +88,11 @@ pub(crate) fn introspect(
 fn xml(service: &Service, picture: &Snapshot, object: &Object) -> String {
     let mut xml = HEAD.to_owned();
     xml.push_str(PEER);
-    match object {
-        Object::Manager => xml.push_str(&MANAGER),
-        Object::Gpu(_) => xml.push_str(&GPU),
-        Object::Vgpu(_) => xml.push_str(&VGPU),
-        Object::Job(_) => xml.push_str(&JOB),
-        Object::Node(_) => {}
+    let ours = object.own_interfaces(service);
+    for text in ours.iter().filter_map(|name| OURS.get(name)) {
+        xml.push_str(text);
     }
-    if object.interface().is_some() {
+    if !ours.is_empty() {
         xml.push_str(PROPERTIES);
     }
     match object {
@@ -149,6 +144,12 @@ fn children(xml: &mut String, count: usize, paths: impl IntoIterator<Item = Stri
     }
 }
 
+/// The name of the interface of a contract file.
+fn name(file: &str) -> &str {
+    let rest = file.split_once("<interface name=\"").map_or("", |(_, rest)| rest);
+    rest.split('"').next().unwrap_or_default()
+}
+
 /// The interface of a contract file, without comments.
 fn bare(file: &str) -> String {
     let start = file.find("<interface").unwrap_or_default();
@@ -165,6 +166,8 @@ fn bare(file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -184,6 +187,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn each_file_is_found_by_its_interface() {
+        let known = [
+            names::MANAGER,
+            names::GPU,
+            names::MIG,
+            names::HETEROGENEOUS,
+            names::VGPU,
+            names::NVIDIA_VGPU,
+            names::JOB,
+        ];
+        assert!(
+            OURS.keys().collect::<BTreeSet<_>>() == known.iter().collect(),
+            "{:?}",
+            OURS.keys()
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use zbus::{Message, ObjectPath};
 use super::{
     call::Call,
     error::Fault,
-    properties::{Emits, Interface, Property},
+    properties::{Emits, Interface, Property, Shown},
     service::Service,
 };
 
@@ -37,23 +37,24 @@ impl Job {
     }
 }
 
-impl Interface for Job {
-    const NAME: &'static str = names::JOB;
-    const PROPERTIES: &'static [Property<Self>] = &[
-        Property {
-            name: "Operation",
-            signature: "s",
-            emits: Emits::Never,
-            get: |job| job.operation.as_str().into(),
-        },
-        Property {
-            name: "Progress",
-            signature: "d",
-            emits: Emits::Nothing,
-            get: |job| job.control.progress().into(),
-        },
-    ];
+impl Shown for Job {
+    const INTERFACES: &'static [Interface<Self>] = &[Interface::always(names::JOB, PROPERTIES)];
 }
+
+const PROPERTIES: &[Property<Job>] = &[
+    Property {
+        name: "Operation",
+        signature: "s",
+        emits: Emits::Never,
+        get: |job| job.operation.as_str().into(),
+    },
+    Property {
+        name: "Progress",
+        signature: "d",
+        emits: Emits::Nothing,
+        get: |job| job.control.progress().into(),
+    },
+];
 
 /// The jobs that run.
 #[derive(Default)]

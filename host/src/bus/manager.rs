@@ -22,34 +22,35 @@ use super::{
     call::Call,
     error::Fault,
     options::{self, Options, echo},
-    properties::{Emits, Interface, Property},
+    properties::{Emits, Interface, Property, Shown},
     service::{Asker, Service},
     work::{self, Work},
 };
 
-impl Interface for Service {
-    const NAME: &'static str = names::MANAGER;
-    const PROPERTIES: &'static [Property<Self>] = &[
-        Property {
-            name: "Version",
-            signature: "s",
-            emits: Emits::Never,
-            get: |_| env!("CARGO_PKG_VERSION").into(),
-        },
-        Property {
-            name: "Simulated",
-            signature: "b",
-            emits: Emits::Never,
-            get: |service| service.simulated.into(),
-        },
-        Property {
-            name: "Frameworks",
-            signature: "as",
-            emits: Emits::Never,
-            get: |_| Framework::ALL.map(Framework::as_str).to_vec().into(),
-        },
-    ];
+impl Shown for Service {
+    const INTERFACES: &'static [Interface<Self>] = &[Interface::always(names::MANAGER, PROPERTIES)];
 }
+
+const PROPERTIES: &[Property<Service>] = &[
+    Property {
+        name: "Version",
+        signature: "s",
+        emits: Emits::Never,
+        get: |_| env!("CARGO_PKG_VERSION").into(),
+    },
+    Property {
+        name: "Simulated",
+        signature: "b",
+        emits: Emits::Never,
+        get: |service| service.simulated.into(),
+    },
+    Property {
+        name: "Frameworks",
+        signature: "as",
+        emits: Emits::Never,
+        get: |_| Framework::ALL.map(Framework::as_str).to_vec().into(),
+    },
+];
 
 /// Answers `ListGpus`.
 pub(crate) fn list_gpus(picture: &Snapshot, call: &Call) -> Result<Message, Fault> {

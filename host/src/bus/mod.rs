@@ -10,6 +10,7 @@
 //! before the reply, and no getter is ahead of the signals.
 
 mod call;
+mod configure;
 mod contract;
 mod error;
 mod gpu;
@@ -18,6 +19,7 @@ mod jobs;
 mod limits;
 mod manager;
 mod memory;
+mod nvidia;
 mod objects;
 mod options;
 mod peer;

@@ -15,7 +15,7 @@ use super::{
     call::Call,
     error::Fault,
     jobs::Job,
-    properties::{All, Interface},
+    properties::{Interface, Properties, Shown},
     service::Service,
 };
 
@@ -70,22 +70,22 @@ pub(crate) fn find(service: &Service, picture: &Snapshot, path: &str) -> Option<
 }
 
 impl Object {
-    /// Its interface of ours.
-    pub(crate) fn interface(&self) -> Option<&'static str> {
+    /// Its interfaces of ours.
+    pub(crate) fn own_interfaces(&self, service: &Service) -> Vec<&'static str> {
         match self {
-            Self::Manager => Some(names::MANAGER),
-            Self::Gpu(_) => Some(names::GPU),
-            Self::Vgpu(_) => Some(names::VGPU),
-            Self::Job(_) => Some(names::JOB),
-            Self::Node(_) => None,
+            Self::Manager => interface_names(service),
+            Self::Gpu(gpu) => interface_names(&**gpu),
+            Self::Vgpu(vgpu) => interface_names(&service.vgpu_object(vgpu.clone())),
+            Self::Job(job) => interface_names(&**job),
+            Self::Node(_) => Vec::new(),
         }
     }
 
     /// All its interfaces.
-    pub(crate) fn interfaces(&self) -> Vec<&'static str> {
+    pub(crate) fn interfaces(&self, service: &Service) -> Vec<&'static str> {
         use names::standard::{INTROSPECTABLE, OBJECT_MANAGER, PEER, PROPERTIES};
         let mut interfaces = vec![PEER, INTROSPECTABLE];
-        interfaces.extend(self.interface());
+        interfaces.extend(self.own_interfaces(service));
         match self {
             Self::Manager => interfaces.extend([PROPERTIES, OBJECT_MANAGER]),
             Self::Node(_) => {}
@@ -93,6 +93,11 @@ impl Object {
         }
         interfaces
     }
+}
+
+/// The names of the interfaces that an object has now.
+pub(crate) fn interface_names<O: Shown>(object: &O) -> Vec<&'static str> {
+    object.interfaces().map(|interface| interface.name).collect()
 }
 
 /// Answers `GetManagedObjects`, written straight from the picture.
@@ -118,30 +123,50 @@ impl Serialize for Managed<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for gpu in self.picture.gpus() {
-            map.serialize_entry(&path::gpu(&gpu.id.to_string()), &Interfaces(&**gpu))?;
+            map.serialize_entry(&path::gpu(&gpu.id.to_string()), &Interfaces::of(&**gpu))?;
         }
         for vgpu in self.picture.vgpus() {
             let object = self.service.vgpu_object(vgpu.clone());
-            map.serialize_entry(&object.path(), &Interfaces(&object))?;
+            map.serialize_entry(&object.path(), &Interfaces::of(&object))?;
         }
         for job in self.service.jobs.all() {
-            map.serialize_entry(&job.path(), &Interfaces(&*job))?;
+            map.serialize_entry(&job.path(), &Interfaces::of(&*job))?;
         }
         map.end()
     }
 }
 
-/// An object's interface of ours with its properties: `a{sa{sv}}`.
-pub(crate) struct Interfaces<'a, O>(pub(crate) &'a O);
+/// Interfaces of an object with their properties: `a{sa{sv}}`.
+pub(crate) struct Interfaces<'a, O: 'static> {
+    object: &'a O,
+    interfaces: Vec<&'static Interface<O>>,
+}
+
+impl<'a, O: Shown> Interfaces<'a, O> {
+    /// All that it has.
+    pub(crate) fn of(object: &'a O) -> Self {
+        Self { object, interfaces: object.interfaces().collect() }
+    }
+
+    /// Those that it has and had not before; `None` when there is none.
+    pub(crate) fn new_since(before: &O, object: &'a O) -> Option<Self> {
+        let is_new = |interface: &&Interface<O>| !(interface.is_there)(before);
+        let interfaces: Vec<_> = object.interfaces().filter(is_new).collect();
+        (!interfaces.is_empty()).then_some(Self { object, interfaces })
+    }
+}
 
 impl<O> Type for Interfaces<'_, O> {
     const SIGNATURE: &'static Signature = &signature!("a{sa{sv}}");
 }
 
-impl<O: Interface> Serialize for Interfaces<'_, O> {
+impl<O> Serialize for Interfaces<'_, O> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry(O::NAME, &All(self.0))?;
+        let mut map = serializer.serialize_map(Some(self.interfaces.len()))?;
+        for interface in &self.interfaces {
+            let properties = Properties { object: self.object, interfaces: &[interface] };
+            map.serialize_entry(interface.name, &properties)?;
+        }
         map.end()
     }
 }

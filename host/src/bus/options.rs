@@ -8,6 +8,8 @@ use super::error::Fault;
 
 /// The longest text that any argument can need: a path element of 255 bytes.
 const LONGEST: usize = 255;
+/// The most texts that any list can need: a GPU has at most 7 GPU instances.
+const MOST: usize = 64;
 /// How much of a wrong text an error repeats.
 const ECHO: usize = 64;
 
@@ -73,6 +75,30 @@ impl Options {
             Variant::Bool(flag) => Some(*flag),
             _ => None,
         })
+    }
+
+    /// Texts, `None` when they are not given.
+    ///
+    /// # Errors
+    /// InvalidArgs when they are no texts, or one of them or their number is too
+    /// large.
+    pub(crate) fn texts(&mut self, key: &str) -> Result<Option<Vec<String>>, Fault> {
+        let given = self.take(key, "a list of strings (as)", |value| match value {
+            Variant::Array(array) if value.value_signature() == "as" => {
+                array.inner().iter().map(|held| held.downcast_ref().ok()).collect()
+            }
+            _ => None,
+        })?;
+        let Some(texts): Option<Vec<String>> = given else {
+            return Ok(None);
+        };
+        if texts.len() > MOST {
+            return Err(Fault::invalid(format!(
+                "{key} has {} entries, more than {MOST}",
+                texts.len()
+            )));
+        }
+        texts.into_iter().map(|value| text(key, value)).collect::<Result<_, _>>().map(Some)
     }
 
     fn take<T>(
@@ -153,6 +179,25 @@ mod tests {
         let mut options = options(&[("gpu", 7u32.into())], &["gpu"]).unwrap();
         let text = options.text("gpu").unwrap_err().text;
         assert_eq!(text, "the option gpu of CreateVgpu is a string (s), not of the type u");
+    }
+
+    #[test]
+    fn a_list_is_of_texts_and_not_too_long() {
+        let list = |held: Variant<'static>| {
+            options(&[("instances", held)], &["instances"]).unwrap().texts("instances")
+        };
+        let shapes = vec!["3g.20gb".to_owned(), "1g.5gb".to_owned()];
+        assert_eq!(list(Variant::new(shapes.clone())), Ok(Some(shapes)));
+        assert_eq!(list(Variant::new(Vec::<String>::new())), Ok(Some(Vec::new())));
+        let wrong = list(Variant::new(Vec::<u32>::new())).unwrap_err().text;
+        assert_eq!(
+            wrong,
+            "the option instances of CreateVgpu is a list of strings (as), not of the type au"
+        );
+        let long = list(Variant::new(vec!["1g.5gb"; 65])).unwrap_err().text;
+        assert_eq!(long, "instances has 65 entries, more than 64");
+        let wide = list(Variant::new(vec!["x".repeat(256)])).unwrap_err().text;
+        assert!(wide.starts_with("instances has 256 bytes, more than 255: "), "{wide}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Properties: each interface has a table of them, from which they are read,
-//! listed and compared.
+//! Interfaces and their properties: what is shown as an object has a table of
+//! interfaces, some of them only where they apply, and each has a table of
+//! properties, from which they are read, listed and compared.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use vgpu_host_api::error::standard;
@@ -30,38 +31,73 @@ pub(crate) enum Emits {
     Nothing,
 }
 
-/// An object's interface.
-pub(crate) trait Interface: Sized + 'static {
+/// An interface of objects that are an `O`.
+pub(crate) struct Interface<O: 'static> {
     /// Its name.
-    const NAME: &'static str;
+    pub(crate) name: &'static str,
+    /// Whether the object has it now.
+    pub(crate) is_there: fn(&O) -> bool,
     /// Its properties, in the order of the XML.
-    const PROPERTIES: &'static [Property<Self>];
+    pub(crate) properties: &'static [Property<O>],
 }
 
-/// All properties of an object: `a{sv}`.
-pub(crate) struct All<'a, O>(pub(crate) &'a O);
+impl<O> Interface<O> {
+    /// One that every such object has.
+    pub(crate) const fn always(
+        name: &'static str,
+        properties: &'static [Property<O>],
+    ) -> Interface<O> {
+        Interface { name, is_there: |_| true, properties }
+    }
+}
 
-impl<O: Interface> Serialize for All<'_, O> {
+/// What is shown as an object.
+pub(crate) trait Shown: Sized + 'static {
+    /// The interfaces of ours that it can have.
+    const INTERFACES: &'static [Interface<Self>];
+
+    /// Those that it has now.
+    fn interfaces(&self) -> impl Iterator<Item = &'static Interface<Self>> {
+        Self::INTERFACES.iter().filter(|interface| (interface.is_there)(self))
+    }
+
+    /// Those that are called `name`; an empty name means any.
+    fn interfaces_called(&self, name: &str) -> impl Iterator<Item = &'static Interface<Self>> {
+        self.interfaces().filter(move |interface| name.is_empty() || interface.name == name)
+    }
+}
+
+/// Properties of an object: `a{sv}`.
+pub(crate) struct Properties<'a, O: 'static> {
+    /// The object.
+    pub(crate) object: &'a O,
+    /// Whose properties; of several interfaces together, no two have the same
+    /// name.
+    pub(crate) interfaces: &'a [&'static Interface<O>],
+}
+
+impl<O> Serialize for Properties<'_, O> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(O::PROPERTIES.len()))?;
-        for property in O::PROPERTIES {
-            map.serialize_entry(property.name, &(property.get)(self.0))?;
+        let mut map = serializer.serialize_map(None)?;
+        for property in self.interfaces.iter().flat_map(|interface| interface.properties) {
+            map.serialize_entry(property.name, &(property.get)(self.object))?;
         }
         map.end()
     }
 }
 
-impl<O> Type for All<'_, O> {
+impl<O> Type for Properties<'_, O> {
     const SIGNATURE: &'static Signature = &signature!("a{sv}");
 }
 
-/// The properties that differ between two states of an object, with their new
-/// values.
-pub(crate) fn changed<'a, O: Interface>(
+/// The properties of an interface that differ between two states of an object,
+/// with their new values.
+pub(crate) fn changed<'a, O>(
+    interface: &Interface<O>,
     before: &O,
     after: &'a O,
 ) -> Vec<(&'static str, Variant<'a>)> {
-    let told = O::PROPERTIES.iter().filter(|property| property.emits == Emits::Change);
+    let told = interface.properties.iter().filter(|property| property.emits == Emits::Change);
     told.filter_map(|property| {
         let value = (property.get)(after);
         ((property.get)(before) != value).then_some((property.name, value))
@@ -72,12 +108,11 @@ pub(crate) fn changed<'a, O: Interface>(
 /// Answers `Get`.
 pub(crate) fn get(service: &Service, call: &Call, object: &Object) -> Result<Message, Fault> {
     let (interface, name): (String, String) = call.args()?;
-    known_interface(object, &interface)?;
     match object {
-        Object::Manager => get_of(call, service, &name),
-        Object::Gpu(gpu) => get_of(call, &**gpu, &name),
-        Object::Vgpu(vgpu) => get_of(call, &service.vgpu_object(vgpu.clone()), &name),
-        Object::Job(job) => get_of(call, &**job, &name),
+        Object::Manager => get_of(call, service, &interface, &name),
+        Object::Gpu(gpu) => get_of(call, &**gpu, &interface, &name),
+        Object::Vgpu(vgpu) => get_of(call, &service.vgpu_object(vgpu.clone()), &interface, &name),
+        Object::Job(job) => get_of(call, &**job, &interface, &name),
         Object::Node(_) => Err(no_interface(&interface)),
     }
 }
@@ -88,25 +123,25 @@ pub(crate) fn get_all(service: &Service, call: &Call, object: &Object) -> Result
     if is_standard(&interface) {
         return call.reply(&std::collections::HashMap::<&str, Variant<'_>>::new());
     }
-    known_interface(object, &interface)?;
     match object {
-        Object::Manager => call.reply(&All(service)),
-        Object::Gpu(gpu) => call.reply(&All(&**gpu)),
-        Object::Vgpu(vgpu) => call.reply(&All(&service.vgpu_object(vgpu.clone()))),
-        Object::Job(job) => call.reply(&All(&**job)),
+        Object::Manager => get_all_of(call, service, &interface),
+        Object::Gpu(gpu) => get_all_of(call, &**gpu, &interface),
+        Object::Vgpu(vgpu) => get_all_of(call, &service.vgpu_object(vgpu.clone()), &interface),
+        Object::Job(job) => get_all_of(call, &**job, &interface),
         Object::Node(_) => Err(no_interface(&interface)),
     }
 }
 
 /// Answers `Set`: nothing can be set.
-pub(crate) fn set(call: &Call, object: &Object) -> Result<Message, Fault> {
+pub(crate) fn set(service: &Service, call: &Call, object: &Object) -> Result<Message, Fault> {
     let (interface, name, _): (String, String, zbus::OwnedVariant) = call.args()?;
-    known_interface(object, &interface)?;
     match object {
-        Object::Manager => known_property::<Service>(&name).map(|_| ()),
-        Object::Gpu(_) => known_property::<vgpu_mdev::model::Gpu>(&name).map(|_| ()),
-        Object::Vgpu(_) => known_property::<super::vgpu::VgpuObject>(&name).map(|_| ()),
-        Object::Job(_) => known_property::<super::jobs::Job>(&name).map(|_| ()),
+        Object::Manager => find(service, &interface, &name).map(|_| ()),
+        Object::Gpu(gpu) => find(&**gpu, &interface, &name).map(|_| ()),
+        Object::Vgpu(vgpu) => {
+            find(&service.vgpu_object(vgpu.clone()), &interface, &name).map(|_| ())
+        }
+        Object::Job(job) => find(&**job, &interface, &name).map(|_| ()),
         Object::Node(_) => Err(no_interface(&interface)),
     }?;
     Err(Fault::new(
@@ -115,28 +150,42 @@ pub(crate) fn set(call: &Call, object: &Object) -> Result<Message, Fault> {
     ))
 }
 
-fn get_of<O: Interface>(call: &Call, object: &O, name: &str) -> Result<Message, Fault> {
-    let property = known_property::<O>(name)?;
+fn get_of<O: Shown>(
+    call: &Call,
+    object: &O,
+    interface: &str,
+    name: &str,
+) -> Result<Message, Fault> {
+    let property = find(object, interface, name)?;
     let value = (property.get)(object);
     debug_assert_eq!(value.value_signature(), property.signature, "the property {name}");
     call.reply(&value)
 }
 
-fn known_property<O: Interface>(name: &str) -> Result<&'static Property<O>, Fault> {
-    O::PROPERTIES.iter().find(|property| property.name == name).ok_or_else(|| {
+fn get_all_of<O: Shown>(call: &Call, object: &O, interface: &str) -> Result<Message, Fault> {
+    let interfaces: Vec<_> = object.interfaces_called(interface).collect();
+    if interfaces.is_empty() {
+        return Err(no_interface(interface));
+    }
+    call.reply(&Properties { object, interfaces: &interfaces })
+}
+
+fn find<O: Shown>(object: &O, interface: &str, name: &str) -> Result<&'static Property<O>, Fault> {
+    if object.interfaces_called(interface).next().is_none() {
+        return Err(no_interface(interface));
+    }
+    let mut properties = object.interfaces_called(interface).flat_map(|found| found.properties);
+    properties.find(|property| property.name == name).ok_or_else(|| {
         Fault::new(
             standard::UNKNOWN_PROPERTY,
-            format!("{} has no property {}", O::NAME, echo(name)),
+            format!("{} has no property {}", shown(interface), echo(name)),
         )
     })
 }
 
-/// An empty interface name means any: each object has one of ours.
-fn known_interface(object: &Object, interface: &str) -> Result<(), Fault> {
-    match object.interface() {
-        Some(own) if interface.is_empty() || interface == own => Ok(()),
-        _ => Err(no_interface(interface)),
-    }
+/// An interface's name that is known, or none.
+fn shown(interface: &str) -> &str {
+    if interface.is_empty() { "the object" } else { interface }
 }
 
 fn is_standard(interface: &str) -> bool {

@@ -14,12 +14,13 @@ use zbus::{Connection, MatchRule, Message, MessageStream, fdo::RequestNameFlags,
 
 use super::{
     call::{Call, wants_reply},
+    configure,
     contract::{self, Handler},
     error::Fault,
     gpu, introspect,
     jobs::{self, Job, Jobs},
     limits::Limits,
-    manager, memory,
+    manager, memory, nvidia,
     objects::{self, Object},
     options::echo,
     peer, properties,
@@ -240,7 +241,7 @@ impl Server {
                 ));
             }
         };
-        let interfaces = object.interfaces();
+        let interfaces = object.interfaces(&self.service);
         if let Some(interface) = interface.filter(|interface| !interfaces.contains(interface)) {
             return Err(Fault::new(
                 standard::UNKNOWN_INTERFACE,
@@ -268,7 +269,7 @@ impl Server {
             }
             Handler::Get => properties::get(service, &call, &object).map(Some),
             Handler::GetAll => properties::get_all(service, &call, &object).map(Some),
-            Handler::Set => properties::set(&call, &object).map(Some),
+            Handler::Set => properties::set(service, &call, &object).map(Some),
             Handler::GetManagedObjects => {
                 objects::get_managed_objects(service, picture, &call).map(Some)
             }
@@ -336,6 +337,12 @@ async fn work_on(
         (Handler::SetVfCount, Object::Gpu(gpu)) => {
             gpu::set_vf_count(service, call, gpu, rule).await
         }
+        (Handler::Configure, Object::Gpu(gpu)) => {
+            configure::configure(service, call, gpu, rule).await
+        }
+        (Handler::PlanConfiguration, Object::Gpu(gpu)) if rule == Rule::Everyone => {
+            configure::plan_configuration(service, call, gpu).await.map(Some)
+        }
         (Handler::Remove, Object::Vgpu(vgpu)) => vgpu::remove(service, call, vgpu, rule).await,
         (Handler::Probe, Object::Vgpu(vgpu)) => {
             vgpu::probe(service, call, vgpu, rule).await.map(Some)
@@ -345,6 +352,9 @@ async fn work_on(
         }
         (Handler::GetHolders, Object::Vgpu(vgpu)) => {
             vgpu::get_holders(service, call, vgpu, rule).await.map(Some)
+        }
+        (Handler::SetParams, Object::Vgpu(vgpu)) => {
+            nvidia::set_params(service, call, vgpu, rule).await
         }
         (Handler::Cancel, Object::Job(job)) => {
             jobs::cancel(service, call, job, rule).await.map(Some)

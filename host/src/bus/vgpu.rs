@@ -20,8 +20,9 @@ use super::{
     call::Call,
     error::Fault,
     gpu::signed,
+    nvidia,
     options::Options,
-    properties::{Emits, Interface, Property},
+    properties::{Emits, Interface, Property, Shown},
     service::{Asker, Service},
     work::{self, Work},
 };
@@ -39,78 +40,80 @@ impl VgpuObject {
     }
 }
 
-impl Interface for VgpuObject {
-    const NAME: &'static str = names::VGPU;
-    const PROPERTIES: &'static [Property<Self>] = &[
-        Property {
-            name: "Uuid",
-            signature: "s",
-            emits: Emits::Never,
-            get: |o| o.vgpu.uuid.to_string().into(),
-        },
-        Property {
-            name: "Name",
-            signature: "s",
-            emits: Emits::Change,
-            get: |o| o.vgpu.name.as_ref().map_or("", |name| name.as_str()).into(),
-        },
-        Property {
-            name: "Gpu",
-            signature: "o",
-            emits: Emits::Change,
-            get: |o| path::gpu(&o.vgpu.gpu.to_string()).into(),
-        },
-        Property {
-            name: "Profile",
-            signature: "s",
-            emits: Emits::Change,
-            get: |o| o.vgpu.profile.as_ref().map_or("", |profile| profile.as_str()).into(),
-        },
-        Property {
-            name: "Framework",
-            signature: "s",
-            emits: Emits::Change,
-            get: |o| o.vgpu.framework.as_str().into(),
-        },
-        Property {
-            name: "State",
-            signature: "s",
-            emits: Emits::Change,
-            get: |o| o.vgpu.state.as_str().into(),
-        },
-        Property {
-            name: "Address",
-            signature: "as",
-            emits: Emits::Change,
-            get: |o| o.vgpu.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().into(),
-        },
-        Property {
-            name: "IommuGroup",
-            signature: "i",
-            emits: Emits::Change,
-            get: |o| signed(o.vgpu.iommu_group).into(),
-        },
-        Property { name: "Nodes", signature: "a(ss)", emits: Emits::Change, get: nodes },
-        Property {
-            name: "OwnerUid",
-            signature: "u",
-            emits: Emits::Change,
-            get: |o| o.vgpu.owner_uid.into(),
-        },
-        Property {
-            name: "Managed",
-            signature: "b",
-            emits: Emits::Change,
-            get: |o| o.vgpu.managed.into(),
-        },
-        Property {
-            name: "InUse",
-            signature: "s",
-            emits: Emits::Nothing,
-            get: |o| o.in_use.as_str().into(),
-        },
-    ];
+impl Shown for VgpuObject {
+    const INTERFACES: &'static [Interface<Self>] =
+        &[Interface::always(names::VGPU, PROPERTIES), nvidia::VGPU];
 }
+
+const PROPERTIES: &[Property<VgpuObject>] = &[
+    Property {
+        name: "Uuid",
+        signature: "s",
+        emits: Emits::Never,
+        get: |o| o.vgpu.uuid.to_string().into(),
+    },
+    Property {
+        name: "Name",
+        signature: "s",
+        emits: Emits::Change,
+        get: |o| o.vgpu.name.as_ref().map_or("", |name| name.as_str()).into(),
+    },
+    Property {
+        name: "Gpu",
+        signature: "o",
+        emits: Emits::Change,
+        get: |o| path::gpu(&o.vgpu.gpu.to_string()).into(),
+    },
+    Property {
+        name: "Profile",
+        signature: "s",
+        emits: Emits::Change,
+        get: |o| o.vgpu.profile.as_ref().map_or("", |profile| profile.as_str()).into(),
+    },
+    Property {
+        name: "Framework",
+        signature: "s",
+        emits: Emits::Change,
+        get: |o| o.vgpu.framework.as_str().into(),
+    },
+    Property {
+        name: "State",
+        signature: "s",
+        emits: Emits::Change,
+        get: |o| o.vgpu.state.as_str().into(),
+    },
+    Property {
+        name: "Address",
+        signature: "as",
+        emits: Emits::Change,
+        get: |o| o.vgpu.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().into(),
+    },
+    Property {
+        name: "IommuGroup",
+        signature: "i",
+        emits: Emits::Change,
+        get: |o| signed(o.vgpu.iommu_group).into(),
+    },
+    Property { name: "Nodes", signature: "a(ss)", emits: Emits::Change, get: nodes },
+    Property {
+        name: "OwnerUid",
+        signature: "u",
+        emits: Emits::Change,
+        get: |o| o.vgpu.owner_uid.into(),
+    },
+    Property {
+        name: "Managed",
+        signature: "b",
+        emits: Emits::Change,
+        get: |o| o.vgpu.managed.into(),
+    },
+    Property {
+        name: "InUse",
+        signature: "s",
+        emits: Emits::Nothing,
+        get: |o| o.in_use.as_str().into(),
+    },
+];
 
 fn nodes(object: &VgpuObject) -> Variant<'_> {
     let nodes = object.vgpu.nodes.iter();
@@ -177,7 +180,7 @@ pub(crate) async fn remove(
 
 /// Who asks, when they may: looked at again afterwards, since a password dialog
 /// takes time. Dropping it frees their place among the calls under way.
-async fn who_may<'a>(
+pub(crate) async fn who_may<'a>(
     service: &'a Service,
     call: &'a Call,
     vgpu: &Vgpu,

@@ -12,6 +12,7 @@ mod bus;
 mod fake;
 mod jobs;
 mod monitor;
+mod nvidia;
 mod simulated;
 
 use std::process::{Command, Output, Stdio};

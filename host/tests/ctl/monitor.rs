@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use zbus::{Message, Variant};
 
 use crate::{
-    fake::{Fake, JOB, UUID, VGPU, job_removed, path, reply},
+    fake::{Fake, GPU, JOB, UUID, VGPU, job_removed, path, reply},
     vgpuctl,
 };
 
@@ -78,6 +78,39 @@ fn monitor_prints_one_object_a_line() {
     );
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[test]
+fn an_object_that_gains_an_interface_is_no_new_one() {
+    let emit = |fake: &Fake| {
+        let facts = HashMap::from([("Current", Variant::from(false))]);
+        let interfaces = HashMap::from([("org.vgpu.Host1.Mig1", facts)]);
+        let added = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesAdded");
+        fake.emit(added.build(&(path(GPU), interfaces)).unwrap());
+        let removed = Message::signal("/org/vgpu/Host1", MANAGER, "InterfacesRemoved");
+        fake.emit(removed.build(&(path(GPU), vec!["org.vgpu.Host1.Mig1"])).unwrap());
+    };
+    let fake = Fake::start(vec![("Get", version())]);
+    let (mut as_json, json_lines) = start(&fake.bus.address, &["monitor", "--json"]);
+    let (mut as_text, lines) = start(&fake.bus.address, &["monitor"]);
+    emit(&fake);
+    let events: Vec<Value> =
+        json_lines.take(2).map(|line| serde_json::from_str(&line).unwrap()).collect();
+    let facts = json!({ "org.vgpu.Host1.Mig1": { "current": false } });
+    assert_eq!(
+        events,
+        [
+            json!({ "event": "gained", "path": GPU, "interfaces": facts }),
+            json!({ "event": "lost", "path": GPU, "interfaces": ["org.vgpu.Host1.Mig1"] }),
+        ]
+    );
+    let gpu = GPU.trim_start_matches("/org/vgpu/Host1/");
+    let wanted = [format!("gained   {gpu} current=false"), format!("lost     {gpu} Mig1")];
+    assert_eq!(lines.take(2).collect::<Vec<_>>(), wanted);
+    for child in [&mut as_json, &mut as_text] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]

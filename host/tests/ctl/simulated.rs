@@ -19,7 +19,7 @@ const WHOLE: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1003";
 const OTHER: &str = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1004";
 
 /// The service on a bus of its own; both end with the test.
-struct Host {
+pub(crate) struct Host {
     bus: Bus,
     service: Child,
     dir: TempDir,
@@ -28,8 +28,17 @@ struct Host {
 }
 
 impl Host {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts it on the built-in host and waits until it says that it is ready.
     fn start() -> Self {
+        Self::start_on(&[])
+    }
+
+    /// The same on a described host.
+    pub(crate) fn described(name: &str) -> Self {
+        Self::start_on(&[&format!("{}/../tests/hosts/{name}.toml", env!("CARGO_MANIFEST_DIR"))])
+    }
+
+    fn start_on(file: &[&str]) -> Self {
         let bus = Bus::start();
         let dir = TempDir::new().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -38,7 +47,9 @@ impl Host {
         let ready = UnixDatagram::bind(at("notify")).unwrap();
         ready.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let service = Command::new(env!("CARGO_BIN_EXE_vgpu-hostd"))
-            .args(["--simulate", "--log", "error", "--bus", &bus.address, "--config"])
+            .arg("--simulate")
+            .args(file)
+            .args(["--log", "error", "--bus", &bus.address, "--config"])
             .arg(at("host.toml"))
             .arg("--run-dir")
             .arg(at("run"))
@@ -55,12 +66,12 @@ impl Host {
         }
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         vgpuctl(&self.bus.address, arguments).output().unwrap()
     }
 
     /// What a command that succeeds prints.
-    fn good(&self, arguments: &[&str]) -> String {
+    pub(crate) fn good(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let (code, out, err) = said(&output);
         assert_eq!(code, 0, "{arguments:?} failed: {err}");
@@ -68,14 +79,14 @@ impl Host {
     }
 
     /// Exit code and message of a command that fails.
-    fn bad(&self, arguments: &[&str]) -> String {
+    pub(crate) fn bad(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let (code, out, err) = said(&output);
         assert!(code != 0 && out.is_empty(), "{arguments:?} succeeded: {out}");
         format!("exit {code}\n{err}")
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.good(&[arguments, &["--json"]].concat())).unwrap()
     }
 
@@ -221,6 +232,24 @@ fn plan_shows_the_choice_the_steps_and_what_remains() {
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(said.contains(text), "{arguments:?}: {said}");
         assert_eq!(refused.status.code(), Some(code), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_gpu_of_another_maker_sets_its_vfs_alone() {
+    let host = Host::start();
+    host.good(&["configure", "41:00.0", "--vfs", "all"]);
+    assert_eq!(host.json(&["show", "41:00.0"])["vf_count"], 31);
+    host.good(&["configure", "41:00.0", "--vfs", "none"]);
+    assert_eq!(host.json(&["show", "41:00.0"])["vf_count"], 0);
+    host.good(&["create", "mtty-1", "--uuid", MDEV]);
+    assert_eq!(host.json(&["show", MDEV])["nvidia"], Value::Null);
+    for (name, arguments) in [
+        ("no_modes", vec!["configure", "41:00.0", "--mig", "on"]),
+        ("configure_no_vfs", vec!["configure", "mtty", "--vfs", "all"]),
+        ("no_parameters", vec!["set-params", MDEV, "enable_uvm=1"]),
+    ] {
+        assert_snapshot!(name, host.bad(&arguments));
     }
 }
 

@@ -20,7 +20,10 @@ use zbus::{
 pub(crate) const ROOT: &str = "/org/vgpu/Host1";
 pub(crate) const MANAGER: &str = "org.vgpu.Host1.Manager";
 pub(crate) const GPU: &str = "org.vgpu.Host1.Gpu";
+pub(crate) const MIG: &str = "org.vgpu.Host1.Mig1";
+pub(crate) const HETEROGENEOUS: &str = "org.vgpu.Host1.Heterogeneous1";
 pub(crate) const VGPU: &str = "org.vgpu.Host1.Vgpu";
+pub(crate) const NVIDIA_VGPU: &str = "org.vgpu.Host1.NvidiaVgpu1";
 pub(crate) const JOB: &str = "org.vgpu.Host1.Job";
 
 /// Options by name.

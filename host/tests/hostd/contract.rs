@@ -16,12 +16,15 @@ const INTROSPECTABLE: &str = "org.freedesktop.DBus.Introspectable";
 const OBJECT_MANAGER: &str = "org.freedesktop.DBus.ObjectManager";
 const PEER: &str = "org.freedesktop.DBus.Peer";
 
-fn contract(name: &str) -> Interface {
+pub(crate) fn contract(name: &str) -> Interface {
     let all = interfaces::ALL.iter().flat_map(|text| xml::parse(text).0);
     all.into_iter().find(|interface| interface.name == name).expect("in the contract")
 }
 
-async fn introspect(connection: &Connection, path: &str) -> (Vec<Interface>, Vec<String>) {
+pub(crate) async fn introspect(
+    connection: &Connection,
+    path: &str,
+) -> (Vec<Interface>, Vec<String>) {
     let reply = call(connection, path, INTROSPECTABLE, "Introspect", &()).await.unwrap();
     xml::parse(&reply.body().deserialize::<String>().unwrap())
 }
@@ -163,6 +166,9 @@ async fn replies_have_the_types_of_the_contract() {
     check!(ROOT, MANAGER, "Rescan", &());
     check!(&mtty, GPU, "Explain", &("mtty-1",));
     check!(&sriov, GPU, "SetVfCount", &(2u32, none()));
+    let vfs = || options([("vfs", 1u32.into())]);
+    check!(&sriov, GPU, "PlanConfiguration", &(vfs(),));
+    check!(&sriov, GPU, "Configure", &(vfs(),));
     check!(&vgpu, VGPU, "Probe", &());
     check!(&vgpu, VGPU, "OpenDevice", &(none(),));
     check!(&vgpu, VGPU, "GetHolders", &());

@@ -6,7 +6,7 @@ use vgpu_mdev::sys::sim::{Calls, FaultOn};
 use zbus::{OwnedObjectPath, OwnedVariant};
 
 use crate::{
-    bus::{Bus, JOB, MANAGER, Options, ROOT, VGPU, call, create, options, property},
+    bus::{Bus, GPU, JOB, MANAGER, Options, ROOT, VGPU, call, create, options, property},
     served::Served,
     signals::{next, watch},
 };
@@ -122,10 +122,11 @@ async fn stopping_finishes_what_runs() {
     call(&connection, ROOT, MANAGER, "CreateVgpu", &("mtty-1", Options::new())).await.unwrap();
     let engine = served.engine.clone();
     let stopped = tokio::task::spawn_blocking(move || served.stop());
-    // No more work begins: sooner or later the stop is seen.
+    // No more work begins: sooner or later the stop is seen. What is asked does not
+    // wait for the GPU that hangs.
+    let (other, profile) = ("/org/vgpu/Host1/gpus/pci_0000_41_00_0", "flex-140-vf");
     loop {
-        let rescan = call(&connection, ROOT, MANAGER, "Rescan", &()).await;
-        if let Err(refused) = rescan {
+        if let Err(refused) = call(&connection, other, GPU, "Explain", &(profile,)).await {
             assert_eq!(refused.name, "org.vgpu.Host1.Error.Busy");
             assert!(refused.text.contains("stopping"), "{}", refused.text);
             break;

@@ -16,6 +16,7 @@ mod contract;
 mod daemon;
 mod jobs;
 mod lifecycle;
+mod nvidia;
 mod scale;
 mod served;
 mod signals;

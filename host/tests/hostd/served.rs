@@ -1,7 +1,7 @@
 //! The server in this process, over a simulated kernel that the test can
 //! script.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{fs, path::Path, sync::Arc, thread, time::Duration};
 
 use tokio::sync::oneshot;
 use vgpu_host::bus::{Host, Server};
@@ -32,7 +32,17 @@ impl Served {
 
     /// Serves the built-in host; work that takes longer becomes a job.
     pub(crate) fn patient(bus: &Bus, patience: Duration) -> Self {
-        let kernel = SimKernel::new(&HostSpec::builtin().unwrap()).unwrap();
+        Self::serve(bus, &HostSpec::builtin().unwrap(), patience)
+    }
+
+    /// Serves a described host with a daemon's patience.
+    pub(crate) fn of_host(bus: &Bus, file: &Path) -> Self {
+        let spec = HostSpec::parse(&fs::read_to_string(file).unwrap(), file).unwrap();
+        Self::serve(bus, &spec, Duration::from_secs(10))
+    }
+
+    fn serve(bus: &Bus, spec: &HostSpec, patience: Duration) -> Self {
+        let kernel = SimKernel::new(spec).unwrap();
         let engine = Engine::start(Setup {
             executor: Arc::new(Lanes::new(Arc::new(kernel.clone()))),
             config: Default::default(),

@@ -14,10 +14,13 @@ use std::{fs, path::PathBuf, process::Command};
 
 use contract::Interface;
 
-const INTERFACES: [&str; 4] = [
+const INTERFACES: [&str; 7] = [
     include_str!("../../api/interfaces/org.vgpu.Host1.Manager.xml"),
     include_str!("../../api/interfaces/org.vgpu.Host1.Gpu.xml"),
+    include_str!("../../api/interfaces/org.vgpu.Host1.Mig1.xml"),
+    include_str!("../../api/interfaces/org.vgpu.Host1.Heterogeneous1.xml"),
     include_str!("../../api/interfaces/org.vgpu.Host1.Vgpu.xml"),
+    include_str!("../../api/interfaces/org.vgpu.Host1.NvidiaVgpu1.xml"),
     include_str!("../../api/interfaces/org.vgpu.Host1.Job.xml"),
 ];
 

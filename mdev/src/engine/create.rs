@@ -32,7 +32,17 @@ impl Engine {
         let uuid = request.uuid.unwrap_or_else(Uuid::new_v4);
         let mut refused = None;
         for (gpu, profile) in self.candidates(request, control)? {
-            match self.create_on(&gpu, &profile, uuid, request, control) {
+            let mut result = self.create_on(&gpu, &profile, uuid, request, control);
+            // Somebody was faster on that VF, but there are others.
+            for _ in 0..RETRIES {
+                match &result {
+                    Err(refused) if refused.taken && request.function.is_none() => {
+                        result = self.create_on(&gpu, &profile, uuid, request, control);
+                    }
+                    _ => break,
+                }
+            }
+            match result.map_err(|refused| refused.error) {
                 Ok(()) => {
                     return Ok(Created { uuid, created: true });
                 }
@@ -111,7 +121,7 @@ impl Engine {
         uuid: Uuid,
         request: &CreateRequest,
         control: &Control,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Refused> {
         let tried = format!("creating vGPU {uuid} of {} on GPU {gpu}", profile.short_name);
         let _turn = self.turn(gpu, &tried)?;
         if profile.framework == Framework::Passthrough {
@@ -164,6 +174,9 @@ impl Engine {
                 has_driver: facts.pci.as_ref().is_none_or(|pci| pci.driver.is_some()),
                 has_free_instances: profile.available > 0,
             };
+            let carrier = prepared
+                .parent
+                .or_else(|| prepared.functions.first().map(|first| first.address.to_string()));
             let error = failure::of_plan(tried, failed, context);
             if taken_back {
                 self.scan_gpu_without(gpu, uuid);
@@ -173,7 +186,11 @@ impl Engine {
                 // What may still come to be stays claimed until a scan settles it.
                 self.scan_gpu(gpu);
             }
-            return Err(error);
+            let is_function = carrier.as_ref().is_some_and(|name| *name != gpu.to_string());
+            let taken = taken_back
+                && is_function
+                && self.snapshot().vgpus_of(gpu).any(|vgpu| Some(&vgpu.parent) == carrier.as_ref());
+            return Err(Refused { error, taken });
         }
         let done = self.finish(gpu, uuid, prepared.parent.as_deref());
         drop(work);
@@ -181,7 +198,7 @@ impl Engine {
             // Somebody removed it since, and nobody else looks.
             self.scan_gpu(gpu);
         }
-        done
+        Ok(done?)
     }
 
     /// Makes the claim active with its device's generation, and publishes.
@@ -388,6 +405,22 @@ impl Engine {
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
             Err(error) => Err(failure::of_op(tried, error)),
         }
+    }
+}
+
+/// How often another VF is tried where somebody was faster.
+const RETRIES: usize = 3;
+
+/// A creation that failed.
+struct Refused {
+    error: Error,
+    /// Whether somebody else has by now what was chosen to carry the vGPU.
+    taken: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, taken: false }
     }
 }
 

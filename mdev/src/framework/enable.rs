@@ -99,7 +99,9 @@ impl<'a> Planner<'a> {
         if is_mig.is_none() && (wish.mig == Some(true) || wish.instances.is_some()) {
             return Err(Obstacle::Unable("MIG"));
         }
-        if is_mixed.is_none() && wish.heterogeneous == Some(true) {
+        // In MIG mode it is not told.
+        let is_told = !is_mig.is_some_and(|mig| mig.current);
+        if is_mixed.is_none() && is_told && wish.heterogeneous == Some(true) {
             return Err(Obstacle::Unable("heterogeneous mode"));
         }
         // A change that waits for a reset is still to be made if it is not wanted.

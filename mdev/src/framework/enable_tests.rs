@@ -86,6 +86,37 @@ fn enabling_functions_gives_back_what_it_wipes() {
 }
 
 #[test]
+fn heterogeneous_mode_is_not_told_while_mig_is_on() {
+    let on = smi(Some(true), None, &[]);
+    let wish = Wish { mig: Some(false), heterogeneous: Some(true), ..Wish::default() };
+    assert_eq!(
+        words(now(&on, 16, &[]), &wish),
+        [
+            "run sriov-manage -d 0000:41:00.0",
+            "run nvidia-smi -i 0000:41:00.0 -mig 0",
+            "run sriov-manage -e 0000:41:00.0",
+            "run nvidia-smi vgpu -i 0000:41:00.0 -shm 1",
+        ]
+    );
+    let both = Wish { mig: None, ..wish };
+    let refused = plan(now(&on, 16, &[]), &both).unwrap_err();
+    assert!(matches!(refused, Obstacle::Contradiction(_)), "{refused}");
+}
+
+#[test]
+fn functions_go_although_there_are_instances_or_sizes_are_mixed() {
+    let off = Wish { functions: Some(false), ..Wish::default() };
+    for there in [smi(Some(true), None, &["3g.20gb"]), smi(Some(false), Some(true), &[])] {
+        let steps = words(now(&there, 16, &[]), &off);
+        assert_eq!(steps, ["run sriov-manage -d 0000:41:00.0"]);
+    }
+    let there = smi(Some(true), None, &[]);
+    let wish = Wish { instances: shapes(&["3g.20gb"]), ..off };
+    let refused = plan(now(&there, 16, &[]), &wish).unwrap_err();
+    assert!(matches!(refused, Obstacle::Contradiction(_)), "{refused}");
+}
+
+#[test]
 fn instances_that_are_wanted_stay_with_their_vgpus() {
     let on = smi(Some(true), None, &["3g.20gb", "1g.5gb", "1g.5gb"]);
     let vgpu = Uuid::from_u128(7);

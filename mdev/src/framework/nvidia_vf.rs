@@ -168,11 +168,17 @@ pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>) -> Option<Vgp
         managed: claim.is_some(),
         inode: function.inode,
         nvidia: (current != 0).then(|| NvidiaVgpu {
-            gpu_instance: vendor.gpu_instance,
+            // Without MIG the driver says 0, which is an instance's number as well.
+            gpu_instance: vendor.gpu_instance.filter(|id| *id != 0 || is_in_mig_mode(gpu, view)),
             placement: vendor.placement,
             params: vendor.params.clone(),
         }),
     })
+}
+
+/// Whether NVIDIA's program says that MIG is on.
+fn is_in_mig_mode(gpu: &GpuId, view: View<'_>) -> bool {
+    view.smi.get(gpu).and_then(|smi| smi.mig).is_some_and(|mig| mig.current)
 }
 
 /// The free VF that is to carry a new vGPU: the first that lists the type, or,

@@ -9,7 +9,9 @@ mod peer;
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
-use vgpu_host_api::proxy::{GpuProxy, JobProxy, ManagerProxy, VgpuProxy};
+use vgpu_host_api::proxy::{
+    GpuProxy, Heterogeneous1Proxy, JobProxy, ManagerProxy, Mig1Proxy, NvidiaVgpu1Proxy, VgpuProxy,
+};
 use zbus::proxy::CacheProperties;
 
 use peer::{Peer, connect};
@@ -60,6 +62,8 @@ async fn the_gpu_proxy_is_the_xml() {
     let gpu = proxy!(GpuProxy, client);
     gpu.explain("x").await.unwrap();
     gpu.set_vf_count(1, &HashMap::new()).await.unwrap();
+    gpu.configure(&HashMap::new()).await.unwrap();
+    assert_eq!(gpu.plan_configuration(&HashMap::new()).await.unwrap(), ["text"]);
     gpu.address().await.unwrap();
     gpu.vendor().await.unwrap();
     gpu.model().await.unwrap();
@@ -73,6 +77,21 @@ async fn the_gpu_proxy_is_the_xml() {
     assert_eq!(gpu.capacity().await.unwrap().len(), 1);
     assert_eq!(gpu.problems().await.unwrap().len(), 1);
     assert_eq!(gpu.functions().await.unwrap().len(), 1);
+    peer.assert_all_was_used(&[]);
+}
+
+#[tokio::test]
+async fn the_proxies_of_a_gpus_modes_are_the_xml() {
+    let (peer, client) = connect(include_str!("../../interfaces/org.vgpu.Host1.Mig1.xml")).await;
+    let mig = proxy!(Mig1Proxy, client);
+    mig.current().await.unwrap();
+    mig.pending().await.unwrap();
+    assert_eq!(mig.instances().await.unwrap(), [(1, "text".to_owned())]);
+    peer.assert_all_was_used(&[]);
+
+    let xml = include_str!("../../interfaces/org.vgpu.Host1.Heterogeneous1.xml");
+    let (peer, client) = connect(xml).await;
+    proxy!(Heterogeneous1Proxy, client).enabled().await.unwrap();
     peer.assert_all_was_used(&[]);
 }
 
@@ -96,6 +115,18 @@ async fn the_vgpu_proxy_is_the_xml() {
     vgpu.owner_uid().await.unwrap();
     vgpu.managed().await.unwrap();
     vgpu.in_use().await.unwrap();
+    peer.assert_all_was_used(&[]);
+}
+
+#[tokio::test]
+async fn the_nvidia_vgpu_proxy_is_the_xml() {
+    let xml = include_str!("../../interfaces/org.vgpu.Host1.NvidiaVgpu1.xml");
+    let (peer, client) = connect(xml).await;
+    let vgpu = proxy!(NvidiaVgpu1Proxy, client);
+    vgpu.set_params("x").await.unwrap();
+    vgpu.gpu_instance().await.unwrap();
+    vgpu.placement().await.unwrap();
+    vgpu.params().await.unwrap();
     peer.assert_all_was_used(&[]);
 }
 

@@ -1,5 +1,7 @@
 //! What people type.
 
+use std::str::FromStr;
+
 use clap::{
     ArgAction, CommandFactory, Parser, Subcommand,
     error::{ContextKind, ContextValue},
@@ -105,13 +107,35 @@ pub(crate) enum Command {
 
     /// Set how many virtual functions a GPU has
     ///
-    /// Refused while one of them is used by the host or by a vGPU.
+    /// All or none with NVIDIA's driver. Refused while one of them is used by the
+    /// host or by a vGPU.
     SetVfs {
         /// The GPU
         gpu: String,
         /// How many, 0 for none
         #[arg(allow_negative_numbers = true)]
         count: u32,
+        #[command(flatten)]
+        wait: Wait,
+    },
+
+    /// Make a GPU ready: its virtual functions, MIG, heterogeneous mode
+    ///
+    /// What is so already is left alone; what is not named stays as it is. The
+    /// steps are done in the vendor's order, and undone when one fails. Refused
+    /// where it would end vGPUs.
+    Configure(Configure),
+
+    /// Set the parameters of a vGPU of NVIDIA's vendor-specific VFIO
+    ///
+    /// They take effect when a virtual machine next starts with it, and replace
+    /// those that it has; without any, it has none.
+    SetParams {
+        /// The vGPU
+        vgpu: String,
+        /// The parameters, as frame_rate_limiter=0
+        #[arg(value_name = "NAME=VALUE")]
+        params: Vec<String>,
         #[command(flatten)]
         wait: Wait,
     },
@@ -205,6 +229,65 @@ pub(crate) struct Plan {
     pub(crate) gpu: Option<String>,
     #[command(flatten)]
     pub(crate) among: Among,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Configure {
+    /// The GPU
+    pub(crate) gpu: String,
+    #[command(flatten)]
+    pub(crate) wish: Wish,
+    /// Print the steps, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+}
+
+/// How a GPU is to be.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Wish {
+    /// With so many virtual functions; all or none with NVIDIA's driver
+    #[arg(long, value_name = "N|all|none")]
+    pub(crate) vfs: Option<Vfs>,
+    /// With MIG mode on or off
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub(crate) mig: Option<Switch>,
+    /// With these MIG GPU instances, by shape: 3g.20gb,3g.20gb
+    #[arg(long, value_name = "SHAPE,...|none", value_delimiter = ',')]
+    pub(crate) instances: Option<Vec<String>>,
+    /// With heterogeneous mode, vGPUs of several sizes side by side, on or off
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub(crate) heterogeneous: Option<Switch>,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// How many virtual functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vfs {
+    All,
+    Count(u32),
+}
+
+impl FromStr for Vfs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::Count(0)),
+            number => number.parse().map(Self::Count).map_err(|_| {
+                "it is neither a number of virtual functions, nor all, nor none".to_owned()
+            }),
+        }
+    }
 }
 
 /// Whether to wait for work that outlives its call.

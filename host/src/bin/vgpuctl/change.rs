@@ -1,4 +1,4 @@
-//! `create`, `remove` and `set-vfs`.
+//! `create`, `remove`, `set-vfs` and `set-params`.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use zbus::{OwnedObjectPath, Variant};
 
 use crate::{
     args::{Among, Create, Wait},
-    failure::Result,
+    failure::{Code, Failure, Result},
     job::{Outcome, finish},
     output::{Output, note},
     service::Service,
@@ -112,8 +112,31 @@ pub(crate) async fn set_vfs(
     end(output, finish(service, wait, call).await?)
 }
 
+/// `vgpuctl set-params`
+pub(crate) async fn set_params(
+    service: &Service,
+    output: &Output,
+    vgpu: &str,
+    params: &[String],
+    wait: Wait,
+) -> Result<()> {
+    let path = service.vgpu(vgpu).await?.inner().path().to_owned();
+    let Some(found) = service.nvidia_vgpu_at(path).await? else {
+        return Err(Failure::new(
+            Code::NotPossible,
+            format!(
+                "vGPU {vgpu:?} has no parameters: they exist with NVIDIA's vendor-specific VFIO; \
+                 see vgpuctl show for its framework"
+            ),
+        ));
+    };
+    let params = params.join(",");
+    let call = async { Ok(((), found.set_params(&params).await?)) };
+    end(output, finish(service, wait, call).await?)
+}
+
 /// Silence is success; JSON always says something.
-fn end(output: &Output, outcome: Outcome<()>) -> Result<()> {
+pub(crate) fn end(output: &Output, outcome: Outcome<()>) -> Result<()> {
     #[derive(Serialize)]
     struct Done {
         done: bool,

@@ -3,6 +3,7 @@
 
 mod args;
 mod change;
+mod configure;
 mod doctor;
 mod failure;
 mod generate;
@@ -67,6 +68,10 @@ async fn dispatch(args: Args) -> Result<()> {
         }
         Command::SetVfs { gpu, count, wait } => {
             change::set_vfs(&service, &output, &gpu, count, wait).await
+        }
+        Command::Configure(wanted) => configure::run(&service, &output, &wanted).await,
+        Command::SetParams { vgpu, params, wait } => {
+            change::set_params(&service, &output, &vgpu, &params, wait).await
         }
         Command::Probe { vgpu } => probe::run(&service, &output, &vgpu).await,
         Command::Monitor => monitor::run(&service, &output).await,

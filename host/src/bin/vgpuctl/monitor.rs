@@ -22,6 +22,10 @@ enum Event {
     Added(String, Map<String, Value>),
     /// An object is gone.
     Removed(String),
+    /// An object has further interfaces, with their facts.
+    Gained(String, Map<String, Value>),
+    /// An object no longer has these interfaces.
+    Lost(String, Vec<String>),
     /// An object's facts changed.
     Changed(String, Map<String, Value>),
     /// A job began.
@@ -84,11 +88,20 @@ fn event(message: &Message) -> zbus::Result<Option<Event>> {
             let interfaces = interfaces.iter().filter(|(name, _)| name.starts_with(names::SERVICE));
             let facts: Map<String, Value> =
                 interfaces.map(|(name, held)| (name.clone(), Value::Object(facts(held)))).collect();
-            (!facts.is_empty()).then(|| Event::Added(path.as_str().to_owned(), facts))
+            let path = path.as_str().to_owned();
+            match has_its_own(facts.keys()) {
+                _ if facts.is_empty() => None,
+                true => Some(Event::Added(path, facts)),
+                false => Some(Event::Gained(path, facts)),
+            }
         }
         "InterfacesRemoved" => {
-            let (path, _): (ObjectPath<'_>, Vec<String>) = body.deserialize()?;
-            Some(Event::Removed(path.as_str().to_owned()))
+            let (path, interfaces): (ObjectPath<'_>, Vec<String>) = body.deserialize()?;
+            let path = path.as_str().to_owned();
+            Some(match has_its_own(&interfaces) {
+                true => Event::Removed(path),
+                false => Event::Lost(path, interfaces),
+            })
         }
         "PropertiesChanged" => {
             let (_, changed, _): (String, Properties<'_>, Vec<String>) = body.deserialize()?;
@@ -111,6 +124,12 @@ fn event(message: &Message) -> zbus::Result<Option<Event>> {
     })
 }
 
+/// Whether one of the interfaces is that which an object of its kind always has.
+fn has_its_own<'a>(interfaces: impl IntoIterator<Item = &'a String>) -> bool {
+    let own = [names::MANAGER, names::GPU, names::VGPU, names::JOB];
+    interfaces.into_iter().any(|name| own.contains(&name.as_str()))
+}
+
 fn facts(held: &Properties<'_>) -> Map<String, Value> {
     json::facts(held.iter().map(|(name, held)| (name.as_str(), held)))
 }
@@ -122,6 +141,12 @@ impl Event {
                 json!({ "event": "added", "path": path, "interfaces": interfaces })
             }
             Self::Removed(path) => json!({ "event": "removed", "path": path }),
+            Self::Gained(path, interfaces) => {
+                json!({ "event": "gained", "path": path, "interfaces": interfaces })
+            }
+            Self::Lost(path, interfaces) => {
+                json!({ "event": "lost", "path": path, "interfaces": interfaces })
+            }
             Self::Changed(path, facts) => {
                 json!({ "event": "changed", "path": path, "properties": facts })
             }
@@ -137,12 +162,16 @@ impl Event {
     fn text(&self) -> String {
         match self {
             Self::Added(path, interfaces) => {
-                let facts = interfaces.values().filter_map(Value::as_object).map(brief);
-                format!("added    {} {}", short(path), facts.collect::<Vec<_>>().join(" "))
-                    .trim_end()
-                    .to_owned()
+                format!("added    {} {}", short(path), all_brief(interfaces)).trim_end().to_owned()
             }
             Self::Removed(path) => format!("removed  {}", short(path)),
+            Self::Gained(path, interfaces) => {
+                format!("gained   {} {}", short(path), all_brief(interfaces)).trim_end().to_owned()
+            }
+            Self::Lost(path, interfaces) => {
+                let names = interfaces.iter().filter_map(|name| name.rsplit('.').next());
+                format!("lost     {} {}", short(path), names.collect::<Vec<_>>().join(" "))
+            }
             Self::Changed(path, facts) => format!("changed  {} {}", short(path), words(facts)),
             Self::JobNew(_, path) => format!("started  {}", short(path)),
             Self::JobRemoved(_, path, result, details) => {
@@ -161,7 +190,13 @@ fn short(path: &str) -> &str {
     path.strip_prefix(names::ROOT).map_or(path, |rest| rest.trim_start_matches('/'))
 }
 
-/// What a new object is, without its tables.
+/// What new interfaces show, without their tables.
+fn all_brief(interfaces: &Map<String, Value>) -> String {
+    let facts = interfaces.values().filter_map(Value::as_object).map(brief);
+    facts.collect::<Vec<_>>().join(" ")
+}
+
+/// What an interface shows, without its tables.
 fn brief(facts: &Map<String, Value>) -> String {
     let brief = |held: &Value| !held.is_object() && !held.is_array() && !held.is_null();
     words(facts.iter().filter(|(_, held)| brief(held)))

@@ -1,10 +1,13 @@
 //! The way to the service.
 
 use vgpu_host_api::{
-    error,
-    proxy::{GpuProxy, ManagerProxy, VgpuProxy},
+    error, names,
+    proxy::{Facts, GpuProxy, ManagerProxy, NvidiaVgpu1Proxy, VgpuProxy},
 };
-use zbus::{Connection, OwnedObjectPath, proxy::CacheProperties};
+use zbus::{
+    Connection, ObjectPath, OwnedObjectPath, fdo::PropertiesProxy, names::InterfaceName,
+    proxy::CacheProperties,
+};
 
 use crate::failure::{Code, Failure, Result};
 
@@ -66,6 +69,43 @@ impl Service {
         builder.path(path).build().await.map_err(|error| self.failure(error))
     }
 
+    /// What NVIDIA's driver has of the vGPU at a path; `None` where it is none of
+    /// that.
+    pub(crate) async fn nvidia_vgpu_at(
+        &self,
+        path: ObjectPath<'static>,
+    ) -> Result<Option<NvidiaVgpu1Proxy<'static>>> {
+        if self.properties_if_any(path.as_str(), names::NVIDIA_VGPU).await?.is_none() {
+            return Ok(None);
+        }
+        let builder =
+            NvidiaVgpu1Proxy::builder(&self.connection).cache_properties(CacheProperties::No);
+        builder.path(path).build().await.map(Some).map_err(|error| self.failure(error))
+    }
+
+    /// The properties of an interface that an object has.
+    pub(crate) async fn properties(&self, path: &str, interface: &str) -> Result<Facts> {
+        self.said(self.get_all(path, interface).await)
+    }
+
+    /// The same; `None` where the object has no such interface.
+    pub(crate) async fn properties_if_any(
+        &self,
+        path: &str,
+        interface: &str,
+    ) -> Result<Option<Facts>> {
+        match self.get_all(path, interface).await {
+            Ok(facts) => Ok(Some(facts)),
+            Err(error) if is_unknown_interface(&error) => Ok(None),
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
+    async fn get_all(&self, path: &str, interface: &str) -> zbus::Result<Facts> {
+        let reader = PropertiesProxy::new(&self.connection, names::SERVICE, path).await?;
+        Ok(reader.get_all(InterfaceName::try_from(interface)?).await?)
+    }
+
     /// What the service answered, with its error in our words.
     pub(crate) fn said<T>(&self, answer: zbus::Result<T>) -> Result<T> {
         answer.map_err(|error| self.failure(error))
@@ -101,4 +141,9 @@ impl Service {
             }
         }
     }
+}
+
+fn is_unknown_interface(failed: &zbus::Error) -> bool {
+    error::Failure::of(failed)
+        .is_some_and(|failure| failure.name == error::standard::UNKNOWN_INTERFACE)
 }

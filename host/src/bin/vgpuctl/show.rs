@@ -9,7 +9,7 @@ use vgpu_host_api::{
     proxy::{Facts, GpuProxy, VgpuProxy},
     wire::ProfileFacts,
 };
-use zbus::{OwnedObjectPath, fdo::PropertiesProxy, names::InterfaceName};
+use zbus::OwnedObjectPath;
 
 use crate::{
     failure::{Code, Failure, Result},
@@ -78,6 +78,15 @@ pub(crate) struct Vgpu {
     owner_uid: u32,
     managed: bool,
     in_use: String,
+    /// What NVIDIA's driver tells of it besides.
+    nvidia: Option<Nvidia>,
+}
+
+#[derive(Serialize)]
+struct Nvidia {
+    gpu_instance: Option<u32>,
+    placement: Option<u32>,
+    params: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -91,14 +100,16 @@ async fn vgpu(service: &Service, output: &Output, found: &VgpuProxy<'_>) -> Resu
 }
 
 impl Vgpu {
-    /// Reads it in two calls: its properties, and those of its GPU.
+    /// Reads it in three calls: its properties, NVIDIA's, and those of its GPU.
     pub(crate) async fn fetch(service: &Service, found: &VgpuProxy<'_>) -> Result<Self> {
         let inner = found.inner();
-        let mut held = properties(service, inner.path().as_str(), inner.interface()).await?;
+        let path = inner.path().as_str();
+        let mut held = service.properties(path, names::VGPU).await?;
+        let nvidia = service.properties_if_any(path, names::NVIDIA_VGPU).await?;
         let gpu: OwnedObjectPath = take(&mut held, "Gpu")?;
         let gpu = service.gpu_at(gpu).await?;
         let inner = gpu.inner();
-        let mut of_gpu = properties(service, inner.path().as_str(), inner.interface()).await?;
+        let mut of_gpu = service.properties(inner.path().as_str(), names::GPU).await?;
         let mut offered: HashMap<String, ProfileFacts> = take(&mut of_gpu, "Profiles")?;
         let profile_id = some(take(&mut held, "Profile")?);
         let profile = profile_id.clone().map(|id| match offered.remove(&id) {
@@ -120,12 +131,18 @@ impl Vgpu {
             owner_uid: take(&mut held, "OwnerUid")?,
             managed: take(&mut held, "Managed")?,
             in_use: take(&mut held, "InUse")?,
+            nvidia: nvidia.map(|mut held| Nvidia::of(&mut held)).transpose()?,
         })
     }
 
     fn text(&self) -> String {
         let nodes: Vec<_> =
             self.nodes.iter().map(|node| format!("{} ({})", node.path, node.kind)).collect();
+        let number = |get: fn(&Nvidia) -> Option<u32>| {
+            self.nvidia.as_ref().and_then(get).map(|n| n.to_string()).unwrap_or_default()
+        };
+        let params = self.nvidia.as_ref().and_then(|nvidia| nvidia.params.clone());
+        let params = params.unwrap_or_default();
         facts([
             ("UUID", self.uuid.clone()),
             ("Name", self.name.clone().unwrap_or_default()),
@@ -140,7 +157,20 @@ impl Vgpu {
             ("Nodes", nodes.join(", ")),
             ("Owner", self.owner_uid.to_string()),
             ("Managed", if self.managed { "yes" } else { "no, made by someone else" }.to_owned()),
+            ("GPU instance", number(|nvidia| nvidia.gpu_instance)),
+            ("Placement", number(|nvidia| nvidia.placement)),
+            ("Parameters", params),
         ])
+    }
+}
+
+impl Nvidia {
+    fn of(held: &mut Facts) -> Result<Self> {
+        Ok(Self {
+            gpu_instance: u32::try_from(take::<i32>(held, "GpuInstance")?).ok(),
+            placement: u32::try_from(take::<i32>(held, "Placement")?).ok(),
+            params: some(take(held, "Params")?),
+        })
     }
 }
 
@@ -155,9 +185,24 @@ struct Gpu {
     state: String,
     vf_count: u32,
     vf_total: u32,
+    mig: Option<Mig>,
+    heterogeneous: Option<bool>,
     profiles: Vec<Profile>,
     functions: Vec<Function>,
     problems: Vec<Problem>,
+}
+
+#[derive(Serialize)]
+struct Mig {
+    current: bool,
+    pending: bool,
+    instances: Vec<Instance>,
+}
+
+#[derive(Serialize)]
+struct Instance {
+    id: u32,
+    shape: String,
 }
 
 #[derive(Serialize)]
@@ -175,8 +220,10 @@ struct Problem {
 }
 
 async fn gpu(service: &Service, output: &Output, found: &GpuProxy<'_>) -> Result<()> {
-    let inner = found.inner();
-    let mut held = properties(service, inner.path().as_str(), inner.interface()).await?;
+    let path = found.inner().path().as_str();
+    let mut held = service.properties(path, names::GPU).await?;
+    let mig = service.properties_if_any(path, names::MIG).await?;
+    let heterogeneous = service.properties_if_any(path, names::HETEROGENEOUS).await?;
     let id: String = take(&mut held, "Address")?;
     let profiles = fetch_profiles(service, Some(&id)).await?;
     let mut functions = Vec::new();
@@ -204,6 +251,8 @@ async fn gpu(service: &Service, output: &Output, found: &GpuProxy<'_>) -> Result
         state: take(&mut held, "State")?,
         vf_count: take(&mut held, "VfCount")?,
         vf_total: take(&mut held, "VfTotal")?,
+        mig: mig.map(|mut held| Mig::of(&mut held)).transpose()?,
+        heterogeneous: heterogeneous.map(|mut held| take(&mut held, "Enabled")).transpose()?,
         profiles,
         functions,
         problems: problems.into_iter().map(|(code, text)| Problem { code, text }).collect(),
@@ -226,6 +275,9 @@ impl Gpu {
             ("Framework", self.framework.clone()),
             ("State", self.state.clone()),
             ("VFs", vfs),
+            ("MIG", self.mig.as_ref().map(Mig::mode).unwrap_or_default()),
+            ("GPU instances", self.mig.as_ref().map(Mig::instances).unwrap_or_default()),
+            ("Heterogeneous", self.heterogeneous.map(on_or_off).unwrap_or_default().to_owned()),
         ]);
         text.push_str(&facts(
             self.problems.iter().map(|problem| ("Problem", problem.text.clone())),
@@ -251,9 +303,36 @@ impl Gpu {
     }
 }
 
-async fn properties(service: &Service, path: &str, interface: &InterfaceName<'_>) -> Result<Facts> {
-    let reader = PropertiesProxy::new(service.connection(), names::SERVICE, path).await;
-    service.said(service.said(reader)?.get_all(interface.as_ref()).await.map_err(Into::into))
+impl Mig {
+    fn of(held: &mut Facts) -> Result<Self> {
+        let instances: Vec<(u32, String)> = take(held, "Instances")?;
+        Ok(Self {
+            current: take(held, "Current")?,
+            pending: take(held, "Pending")?,
+            instances: instances.into_iter().map(|(id, shape)| Instance { id, shape }).collect(),
+        })
+    }
+
+    fn mode(&self) -> String {
+        let now = on_or_off(self.current);
+        match self.pending == self.current {
+            true => now.to_owned(),
+            false => format!("{now}, {} after the GPU's next reset", on_or_off(self.pending)),
+        }
+    }
+
+    /// Empty while there can be none.
+    fn instances(&self) -> String {
+        let shown = |instance: &Instance| format!("{} ({})", instance.id, instance.shape);
+        match (self.current, self.instances.is_empty()) {
+            (true, true) => "none".to_owned(),
+            _ => self.instances.iter().map(shown).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 /// Takes a fact that the contract promises.
