@@ -28,6 +28,12 @@ impl Engine {
     /// or does less; all is undone.
     pub fn configure(&self, gpu: &GpuId, wish: &Configure, control: &Control) -> Result<()> {
         let tried = tried(gpu, wish);
+        let facts = self.publisher.facts(gpu);
+        if let Some(address) = facts.filter(|facts| nvidia::has_functions(facts)).and(gpu.pci())
+            && let Err(cause) = self.ask_smi_about(address)
+        {
+            tracing::warn!("MIG and heterogeneous mode of {gpu} are not known: {cause}");
+        }
         let Some(prepared) = self.prepare(gpu, wish, &tried)? else {
             // The kernel changes the count by itself.
             return match wish.functions {
@@ -38,7 +44,8 @@ impl Engine {
         self.run_configuration(gpu, prepared, control, tried)
     }
 
-    /// What [`Engine::configure`] would do, in words, in order; nothing is changed.
+    /// What [`Engine::configure`] would do, in words, in order; nothing is changed,
+    /// and no program is run: its modes are those last known.
     ///
     /// # Errors
     /// As [`Engine::configure`], as far as it is known before.
@@ -85,9 +92,6 @@ impl Engine {
         let turns = vec![self.turn(gpu, tried)?];
         let (facts, snapshot) = self.look_again(gpu, tried)?;
         let pci = facts.pci.as_ref().ok_or_else(|| failure::no_such_gpu(tried, gpu))?;
-        if let Err(cause) = self.ask_smi_about(pci.address) {
-            tracing::warn!("MIG and heterogeneous mode of {gpu} are not known: {cause}");
-        }
         let functions = match wish.functions {
             None => None,
             Some(count) if count == 0 || count == pci.total_vfs => Some(count > 0),
