@@ -66,7 +66,7 @@ pub use xe::XeSpec;
 use self::{
     attr::Attr,
     core::Core,
-    fault::{Call, Verdict},
+    fault::{Call, Verdict, nothing},
     state::{NodeKey, State},
     tree::{Dir, Entry},
 };
@@ -345,7 +345,12 @@ impl SimKernel {
             Ok(Entry::Attr(dir, attr)) if state.is_locked(dir, attr) && kind == ReadKind::Text => {
                 None
             }
-            Ok(entry) => Some(state.value(entry, kind)),
+            Ok(entry) => {
+                if let (ReadKind::Text, Entry::Attr(Dir::Pci(address), attr)) = (kind, entry) {
+                    state.gim.note_read(address, attr);
+                }
+                Some(state.value(entry, kind))
+            }
         })?
     }
 
@@ -436,16 +441,6 @@ impl State {
                 Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ hasher.finish()))
             }
         }
-    }
-}
-
-/// What a lying read gives.
-fn nothing(kind: ReadKind) -> Value {
-    match kind {
-        ReadKind::Text => Value::Text(String::new()),
-        ReadKind::Link => Value::Link(String::new()),
-        ReadKind::Names => Value::Names(Vec::new()),
-        ReadKind::Inode => Value::Inode(0),
     }
 }
 

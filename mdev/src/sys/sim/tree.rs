@@ -71,6 +71,8 @@ pub(super) enum Dir {
     GroupDevices(u32),
     Modules,
     Module(usize),
+    /// `parameters/` of AMD's GIM.
+    Parameters(usize),
 }
 
 /// Something in a directory.
@@ -194,6 +196,7 @@ impl State {
                 found
             }
             Dir::Intel(pf, place) => self.intel_entries(pf, place),
+            Dir::Module(n) if self.is_gim(n) => vec![sub("parameters", Dir::Parameters(n))],
             _ => Vec::new(),
         }
     }
@@ -277,6 +280,7 @@ impl State {
             Dir::PciRoot(domain) => keyed(Dir::Devices, root_name(domain)),
             Dir::PciDriver(n) => keyed(Dir::PciDrivers, self.drivers.get(n)?.name.to_string()),
             Dir::Module(n) => keyed(Dir::Modules, module_name(&self.drivers.get(n)?.name)),
+            Dir::Parameters(n) => fixed(Dir::Module(n), "parameters"),
             Dir::MdevDriver(n) => keyed(Dir::MdevDrivers, self.mdev_drivers.iter().nth(n)?.clone()),
             Dir::Pci(address) => {
                 let upstream = self.pci.get(&address)?.upstream;
