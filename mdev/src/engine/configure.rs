@@ -83,11 +83,12 @@ impl Engine {
 
     fn prepare_nvidia(&self, gpu: &GpuId, wish: &Configure, tried: &str) -> Result<Prepared<'_>> {
         let turns = vec![self.turn(gpu, tried)?];
-        let (facts, snapshot) = self.look_again(gpu, tried)?;
-        let pci = facts.pci.as_ref().ok_or_else(|| failure::no_such_gpu(tried, gpu))?;
-        if let Err(cause) = self.ask_smi_about(pci.address) {
+        // That takes seconds, in which somebody may make a vGPU: asked before looking.
+        if let Some(Err(cause)) = gpu.pci().map(|address| self.ask_smi_about(address)) {
             tracing::warn!("MIG and heterogeneous mode of {gpu} are not known: {cause}");
         }
+        let (facts, snapshot) = self.look_again(gpu, tried)?;
+        let pci = facts.pci.as_ref().ok_or_else(|| failure::no_such_gpu(tried, gpu))?;
         let functions = match wish.functions {
             None => None,
             Some(count) if count == 0 || count == pci.total_vfs => Some(count > 0),
