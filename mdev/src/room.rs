@@ -94,14 +94,17 @@ pub struct Slot {
     pub shared: bool,
 }
 
-/// The whole of which [`Rule::Shared`] counts parts.
-pub const WHOLE: u64 = 1 << 40;
+/// The whole of which [`Rule::Shared`] counts parts: drivers' counts divide it
+/// (2⁷·3³·5²·7·11·13·17·19·23·29·31), so that parts of two kinds are never a
+/// little too large for each other.
+pub const WHOLE: u64 = 577_614_211_574_400;
 
 impl Room {
     /// The room of a GPU on which each vGPU takes a part of one whole: what is
     /// left follows from what is offered.
     pub fn shared(kinds: Vec<Kind>, functions: Option<u32>) -> Self {
-        let left = kinds.iter().map(|kind| part(kind) * u64::from(kind.offered)).max();
+        let left =
+            kinds.iter().map(|kind| part(kind).saturating_mul(u64::from(kind.offered))).max();
         let rule = Rule::Shared { left: left.unwrap_or(0).min(WHOLE) };
         Self::ruled(kinds, rule, functions)
     }

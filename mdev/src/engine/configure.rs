@@ -28,6 +28,7 @@ impl Engine {
     /// or does less; all is undone.
     pub fn configure(&self, gpu: &GpuId, wish: &Configure, control: &Control) -> Result<()> {
         let tried = tried(gpu, wish);
+        // That takes seconds, in which somebody may make a vGPU: asked before looking.
         let facts = self.publisher.facts(gpu);
         if let Some(address) = facts.filter(|facts| nvidia::has_functions(facts)).and(gpu.pci())
             && let Err(cause) = self.ask_smi_about(address)

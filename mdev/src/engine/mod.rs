@@ -228,7 +228,7 @@ impl Engine {
             LaneKey::Gpu(gpu) => Some(gpu.clone()),
             LaneKey::Function(address) => self.host.load().gpu_of_device(&address.to_string()),
             LaneKey::Mdev(uuid) => self.snapshot().vgpu(*uuid).map(|vgpu| vgpu.gpu.clone()),
-            LaneKey::Host => return self.hint(Hint::All),
+            LaneKey::Host | LaneKey::Programs => return self.hint(Hint::All),
             LaneKey::NvidiaSmi => return self.hint(Hint::NvidiaSmi),
         };
         if let Some(gpu) = gpu {

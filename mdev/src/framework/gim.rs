@@ -61,8 +61,8 @@ pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> 
     }
     if is_loaded {
         steps.push(Step {
-            lane: LaneKey::Host,
-            op: modprobe(&["-r", DRIVER]),
+            lane: LaneKey::Programs,
+            op: unload(gpus),
             expect: Expect::Nothing,
             undo: reload(gpus, &before)?,
         });
@@ -72,10 +72,10 @@ pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> 
     }
     if loads {
         steps.push(Step {
-            lane: LaneKey::Host,
-            op: modprobe(&load(&after)),
+            lane: LaneKey::Programs,
+            op: modprobe(load(&after), Vec::new()),
             expect: Expect::Nothing,
-            undo: vec![undo(&["-r", DRIVER])],
+            undo: vec![undo(&["-r".to_owned(), DRIVER.to_owned()]).unless_used(all(gpus))],
         });
         // It says success although it enabled fewer than asked.
         for gpu in gpus {
@@ -123,16 +123,20 @@ fn load(counts: &[u32]) -> [String; 2] {
     [DRIVER.to_owned(), format!("vf_num={}", counts.join(","))]
 }
 
-fn modprobe<T: AsRef<str>>(args: &[T]) -> StepOp {
-    StepOp::RunTool { tool: ToolId::Modprobe, args: owned(args) }
+fn unload(gpus: &[GimGpu]) -> StepOp {
+    modprobe(["-r".to_owned(), DRIVER.to_owned()], all(gpus))
 }
 
-fn undo<T: AsRef<str>>(args: &[T]) -> Undo {
-    Undo::tool(LaneKey::Host, ToolId::Modprobe, owned(args))
+fn modprobe(args: [String; 2], unless_used: Vec<PciAddress>) -> StepOp {
+    StepOp::RunTool { tool: ToolId::Modprobe, args: args.into(), unless_used }
 }
 
-fn owned<T: AsRef<str>>(args: &[T]) -> Vec<String> {
-    args.iter().map(|arg| arg.as_ref().to_owned()).collect()
+fn undo(args: &[String; 2]) -> Undo {
+    Undo::tool(LaneKey::Programs, ToolId::Modprobe, args.to_vec())
+}
+
+fn all(gpus: &[GimGpu]) -> Vec<PciAddress> {
+    gpus.iter().map(|gpu| gpu.address).collect()
 }
 
 #[cfg(test)]

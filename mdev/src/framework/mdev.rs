@@ -61,8 +61,12 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
     if !is_nvidia {
         return shared(profiles, (on_functions && !vgpus.is_empty()).then_some(free), vgpus);
     }
-    let placed = vgpus
-        .iter()
+    // Where each lies the driver does not say, but that it follows from the order
+    // in which they were made, in which the kernel gave their inodes.
+    let mut in_order: Vec<&Arc<Vgpu>> = vgpus.iter().collect();
+    in_order.sort_by_key(|vgpu| vgpu.inode);
+    let placed = in_order
+        .into_iter()
         .filter_map(|vgpu| {
             let id = vgpu.profile.clone()?;
             let (profile, _) = profiles.iter().find(|(profile, _)| profile.id == id)?;

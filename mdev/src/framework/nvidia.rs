@@ -206,11 +206,10 @@ impl Division<'_> {
         }
         // The driver offers another size than is there: not one size at a time.
         let other = |kind: &Kind| kind.offered > 0 && !placed.contains_key(&kind.size);
-        if let Some(model) = self.model.filter(|_| self.is_mixed()) {
-            return Rule::Placed {
-                framebuffer: model.framebuffer(),
-                taken: self.runs(model, kinds),
-            };
+        if let Some(rule) = self.model.filter(|_| self.is_mixed()).map(|m| self.places(m, kinds))
+            && self.is_borne_out(&rule, kinds)
+        {
+            return rule;
         }
         if self.is_mixed() {
             return Rule::Mixed { left: nominal.saturating_sub(self.used()) };
@@ -238,6 +237,18 @@ impl Division<'_> {
             }
         }
         slots
+    }
+
+    fn places(&self, model: &catalog::Model, kinds: &[Kind]) -> Rule {
+        Rule::Placed { framebuffer: model.framebuffer(), taken: self.runs(model, kinds) }
+    }
+
+    /// Whether a rule has room for all that the driver offers. It may not where it
+    /// is not known how the vGPUs lie.
+    fn is_borne_out(&self, rule: &Rule, kinds: &[Kind]) -> bool {
+        let room = Room::ruled(kinds.to_vec(), rule.clone(), None);
+        let denied = |(place, kind): (usize, &Kind)| kind.offered > 0 && room.available(place) == 0;
+        !kinds.iter().enumerate().any(denied)
     }
 
     /// What the vGPUs take of the framebuffer; where the driver does not say, they
