@@ -79,7 +79,8 @@ pub enum Rule {
         /// What is taken of it.
         taken: Vec<Run>,
     },
-    /// MIG: a vGPU takes its place in a GPU instance of its shape.
+    /// MIG: a vGPU takes its place in a GPU instance of its shape; ascending by
+    /// their numbers.
     Instances(Vec<Slot>),
 }
 
@@ -182,9 +183,8 @@ impl Room {
                 runs.extend(first);
             }
             Rule::Instances(slots) => {
-                // The fullest that still takes it: a whole one stays for others.
-                let fitting = slots.iter_mut().filter(|slot| slot.takes(taken) > 0);
-                if let Some(slot) = fitting.min_by_key(|slot| slot.takes(taken)) {
+                // The driver takes the lowest (`kvgpumgrGetSwizzId`).
+                if let Some(slot) = slots.iter_mut().find(|slot| slot.takes(taken) > 0) {
                     slot.add(taken);
                 }
             }

@@ -94,16 +94,17 @@ fn undoing_ends_no_vgpu_that_came_meanwhile() {
 #[test]
 fn a_vgpu_on_a_gpu_of_gims_keeps_the_module_from_being_unloaded() {
     let host = Simulated::on(&described("mi300x"), "");
-    // The look is over when the first program is about to start.
-    let last_look =
-        host.kernel.block("*0000:22:00.0/sriov_drivers_autoprobe", FaultOn::Read(Calls::Nth(1)));
+    let autoprobe = "bus/pci/devices/0000:0c:00.0/sriov_drivers_autoprobe";
+    host.write(autoprobe, "1").unwrap();
+    // The first step, after which the module goes.
+    let first = host.kernel.block(autoprobe, FaultOn::Write(Calls::Nth(1)));
     let taken = "0000:22:02.0";
     let refused = thread::scope(|scope| {
         let configuring = scope.spawn(|| host.set_vfs("0000:0c:00.0", 8));
-        met(&last_look);
+        met(&first);
         host.write(&format!("bus/pci/devices/{taken}/driver_override"), "vfio-pci").unwrap();
         host.write("bus/pci/drivers_probe", taken).unwrap();
-        drop(last_look);
+        drop(first);
         configuring.join().unwrap()
     })
     .unwrap_err();

@@ -136,17 +136,14 @@ impl Engine {
     }
 
     /// All GPUs of the module change at once: their turns are taken in the order
-    /// of their addresses.
+    /// of their addresses, each by itself. One for all would not do: without the
+    /// module it is not seen that they belong together.
     fn prepare_gim(&self, gpu: &GpuId, count: u32, tried: &str) -> Result<Prepared<'_>> {
         let mut all: Vec<GpuId> = self.snapshot().gpus().map(|gpu| gpu.id.clone()).collect();
         all.retain(|id| self.publisher.facts(id).is_some_and(|facts| is_gim(&facts)));
         let mut turns = Vec::with_capacity(all.len());
-        let mut taken = std::collections::BTreeSet::new();
         for id in &all {
-            // One turn is that of a whole hive.
-            if taken.insert(self.turn_of(id)) {
-                turns.push(self.turn(id, tried)?);
-            }
+            turns.push(self.turn_at(id, id, tried)?);
         }
         let mut gpus = Vec::with_capacity(all.len());
         let mut is_loaded = false;

@@ -82,7 +82,12 @@ impl Engine {
         let mut after: Vec<Site> = sites.clone();
         let mut used: BTreeSet<PciAddress> = BTreeSet::new();
         let mut choices = Vec::with_capacity(chosen.len());
-        for ((n, demand), on) in chosen.iter().zip(&demands).zip(profiles) {
+        for turn in placement::making(&demands, &sites, &chosen) {
+            let (Some(n), Some(demand), Some(on)) =
+                (chosen.get(turn), demands.get(turn), profiles.get(turn))
+            else {
+                continue;
+            };
             let (Some(site), Some(gpu), Some(Some(place))) =
                 (after.get_mut(*n), gpus.get(*n), demand.get(*n))
             else {

@@ -113,6 +113,7 @@ pub fn ask(
         let op = Op::RunTool { tool: ToolId::NvidiaSmi, args: shown.clone() };
         if let Observed::Tool(answer) = executor.run(&LaneKey::NvidiaSmi, op, deadline)? {
             facts.instances = nvidia_smi::instances(&answer.output);
+            facts.instances.sort_unstable_by_key(|found| found.id);
             // With no instance it fails, and says so; else it tells nothing.
             let says_none = answer.output.contains("No GPU instances found");
             if facts.instances.is_empty() && !says_none {

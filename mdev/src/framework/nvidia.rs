@@ -270,14 +270,18 @@ impl Division<'_> {
         self.smi.is_some_and(|smi| smi.heterogeneous == Some(true))
     }
 
-    /// How many more of a size the driver's own maximum leaves, which does not
-    /// hold for sizes side by side.
+    /// How many more the driver's own maximum leaves: of all of a size, of a
+    /// MIG-backed type alone. It does not hold for sizes side by side.
     fn most(&self, profile: &Profile) -> u32 {
         if self.is_mixed() || profile.total == 0 {
             return u32::MAX;
         }
-        let there = self.placed.iter().filter(|vgpu| vgpu.size == profile.framebuffer).count();
-        profile.total.saturating_sub(there as u32)
+        let is_mig_backed = text::instance_of_name(&profile.name).is_some();
+        let same = |vgpu: &&Placed| match is_mig_backed {
+            true => vgpu.id == profile.id,
+            false => vgpu.size == profile.framebuffer,
+        };
+        profile.total.saturating_sub(self.placed.iter().filter(same).count() as u32)
     }
 
     fn used(&self) -> u64 {

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::{model::GpuId, room::Room};
 
-pub use search::{MOST_STATES, Shortfall, plan};
+pub use search::{MOST_STATES, Shortfall, making, plan};
 
 /// How a GPU is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

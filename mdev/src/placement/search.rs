@@ -30,11 +30,9 @@ pub struct Shortfall {
 /// # Errors
 /// When no way was found.
 pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Vec<usize>, Shortfall> {
-    let mut turns: Vec<usize> = (0..demands.len()).collect();
-    turns.sort_by_key(|n| (std::cmp::Reverse(demands.get(*n).map_or(0, |d| part(d, sites))), *n));
     let mut search = Search {
         demands,
-        turns,
+        turns: turns(demands, sites),
         policy,
         classes: classes(sites),
         sites: sites.to_vec(),
@@ -61,6 +59,26 @@ pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Vec<us
             searched_all: search.states < MOST_STATES,
         }),
     }
+}
+
+/// The order in which the demands are placed: the largest first.
+fn turns(demands: &[Demand], sites: &[Site]) -> Vec<usize> {
+    let mut turns: Vec<usize> = (0..demands.len()).collect();
+    turns.sort_by_key(|n| (std::cmp::Reverse(demands.get(*n).map_or(0, |d| part(d, sites))), *n));
+    turns
+}
+
+/// The order in which demands come to be on the sites that were chosen: their own
+/// where the drivers place them well in it, else the largest first.
+pub fn making(demands: &[Demand], sites: &[Site], chosen: &[usize]) -> Vec<usize> {
+    let own: Vec<usize> = (0..demands.len()).collect();
+    let mut after = sites.to_vec();
+    let fits = |n: &usize| {
+        let site = chosen.get(*n)?;
+        let place = (*demands.get(*n)?.get(*site)?)?;
+        after.get_mut(*site)?.room.take(place).then_some(())
+    };
+    if own.iter().map(fits).all(|fits| fits.is_some()) { own } else { turns(demands, sites) }
 }
 
 /// The greatest part of a site that a demand takes.

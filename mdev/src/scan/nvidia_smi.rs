@@ -15,7 +15,7 @@ pub struct SmiFacts {
     /// Whether vGPUs of several sizes may lie side by side, `None` on a GPU that
     /// never allows it.
     pub heterogeneous: Option<bool>,
-    /// The GPU instances.
+    /// The GPU instances, ascending by their numbers.
     pub instances: Vec<GpuInstance>,
 }
 
