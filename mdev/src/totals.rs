@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    framework::nvidia_vf,
+    framework::nvidia,
     model::{GpuId, TypeId},
     scan::{GpuFacts, text},
     store::{Store, StoreError},
@@ -92,7 +92,7 @@ impl Totals {
             }
         }
         for (number, name) in listed {
-            if let Some(id) = nvidia_vf::type_id(number)
+            if let Some(id) = nvidia::type_id(number)
                 && known.seen.names.get(&id) != Some(name)
             {
                 known.seen.names.insert(id, name.clone());

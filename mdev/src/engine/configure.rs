@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::{
     error::{Error, ErrorKind, Result},
     framework::{
+        self,
         enable::{self, Now, Obstacle, Wish},
         gim::{self, GimGpu},
         nvidia, sriov,
@@ -277,7 +278,7 @@ struct Prepared<'a> {
 
 /// Whether a GPU's VFs come with AMD's GIM.
 pub(super) fn is_gim(facts: &GpuFacts) -> bool {
-    facts.pci.as_ref().is_some_and(gim::is_made_for)
+    facts.pci.as_ref().is_some_and(framework::comes_with_gim)
 }
 
 /// Refuses to change the VFs of a GPU while one is in use.

@@ -6,7 +6,6 @@ use crate::{
     claims::ClaimedFunction,
     model::PciAddress,
     plan::{Expect, Step, StepOp, Undo},
-    scan::PciFacts,
     sys::{InvalidPath, LaneKey, ToolId},
 };
 
@@ -20,14 +19,6 @@ pub const DRIVER: &str = "gim";
 
 /// The most VFs of one GPU (`vf_num`).
 pub const MOST: u32 = 31;
-
-/// Whether GIM is the driver of a GPU, or may be once it is loaded.
-pub fn is_made_for(pci: &PciFacts) -> bool {
-    const AMD: u16 = 0x1002;
-    pci.ids.0 == AMD
-        && pci.total_vfs > 0
-        && pci.driver.as_deref().is_none_or(|driver| driver == DRIVER)
-}
 
 /// A GPU of GIM.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -85,12 +85,17 @@ pub(super) fn model(facts: &GpuFacts) -> Option<&'static catalog::Model> {
     catalog::model(&names::model(pci.ids, pci.subsystem))
 }
 
+/// The type id for a number, as mdev would name it.
+pub fn type_id(number: u32) -> Option<TypeId> {
+    format!("nvidia-{number}").parse().ok()
+}
+
 /// The types of a model by their ids.
 pub(super) fn catalog_types(
     model: Option<&'static catalog::Model>,
 ) -> BTreeMap<TypeId, CatalogType> {
     let types = model.into_iter().flat_map(catalog::Model::types);
-    types.filter_map(|ty| Some((super::nvidia_vf::type_id(ty.number)?, ty))).collect()
+    types.filter_map(|ty| Some((type_id(ty.number)?, ty))).collect()
 }
 
 /// A profile as the catalog knows it, nothing of it available.

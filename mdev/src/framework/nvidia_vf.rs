@@ -51,7 +51,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             profiles.insert(id.clone(), (profile, 0));
         }
     }
-    let listed = listing.iter().filter_map(|(n, (_, name))| Some((type_id(*n)?, *name)));
+    let listed = listing.iter().filter_map(|(n, (_, name))| Some((nvidia::type_id(*n)?, *name)));
     let known = seen.names.iter().map(|(id, name)| (id.clone(), name.as_str()));
     let largest = |names: &mut dyn Iterator<Item = &str>| {
         names.map(text::framebuffer_of_name).max().unwrap_or(0)
@@ -84,7 +84,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         profiles.insert(id, (profile, 0));
     }
     for (number, (count, _)) in &listing {
-        if let Some((_, listed)) = type_id(*number).and_then(|id| profiles.get_mut(&id)) {
+        if let Some((_, listed)) = nvidia::type_id(*number).and_then(|id| profiles.get_mut(&id)) {
             *listed = *count;
         }
     }
@@ -92,7 +92,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         .iter()
         .filter(|(_, vendor)| vendor.current != 0)
         .filter_map(|(function, vendor)| {
-            let id = type_id(vendor.current)?;
+            let id = nvidia::type_id(vendor.current)?;
             let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
             let who = function.address.to_string();
             let (instance, placement) = (vendor.gpu_instance, vendor.placement);
@@ -117,19 +117,14 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
 }
 
 fn lists(vendor: &VendorFacts, id: &TypeId) -> bool {
-    vendor.creatable.iter().any(|(number, _)| type_id(*number).as_ref() == Some(id))
-}
-
-/// The type id for a number, as mdev would name it.
-pub fn type_id(number: u32) -> Option<TypeId> {
-    format!("nvidia-{number}").parse().ok()
+    vendor.creatable.iter().any(|(number, _)| nvidia::type_id(*number).as_ref() == Some(id))
 }
 
 /// Whether a VF of the GPU carries a type.
 pub fn carries(facts: &GpuFacts, address: PciAddress, id: &TypeId) -> bool {
     let function = facts.functions.iter().find(|function| function.address == address);
     let current = function.and_then(|function| Some(function.vendor.as_ref()?.current));
-    current.and_then(type_id).as_ref() == Some(id)
+    current.and_then(nvidia::type_id).as_ref() == Some(id)
 }
 
 /// A VF as a vGPU, when it carries a type, or is claimed.
@@ -141,7 +136,7 @@ pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>) -> Option<Vgp
         return None;
     }
     let parent = function.address.to_string();
-    let carried = type_id(current).filter(|_| current != 0);
+    let carried = nvidia::type_id(current).filter(|_| current != 0);
     let ready = match &claim {
         Some(claim) => carried.as_ref() == Some(&claim.profile),
         None => true,
