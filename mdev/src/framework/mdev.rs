@@ -85,6 +85,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             free,
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
+        mig: None,
         lists: true,
         is_named_by_functions: false,
     };
