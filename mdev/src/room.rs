@@ -41,14 +41,14 @@ pub struct Kind {
     pub instance: Option<Shape>,
 }
 
-/// The shape of a MIG GPU instance: `3g.20gb`, `1g.5gb+me`.
+/// The shape of a MIG GPU instance: `3g.20gb`, `1g.5gb+me`, `2g.48gb-me`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Compute slices.
     pub slices: u32,
     /// Memory in GiB, as the name has it.
     pub gib: u32,
-    /// What it has beyond that: `me`, `gfx`; empty for none.
+    /// What it has beyond that, `me`, `gfx`, or lacks, `-me`; empty for none.
     pub extra: String,
 }
 

@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use vgpu_mdev::{
+    engine::Hint,
     error::{Error, ErrorKind},
     model::Gpu,
     request::{Configure, Control},
     sys::{
-        ReadKind,
+        Kernel as _, ReadKind, ToolId,
         sim::{BlockGuard, Calls, FaultOn, HostSpec},
     },
 };
@@ -195,7 +199,7 @@ fn a_program_that_hangs_keeps_no_other_gpu_waiting() {
         let result = thread::scope(|scope| {
             let configuring = scope.spawn(|| configure(&host, RTX, &on));
             met(&hang);
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             host.create("t4-4q").unwrap();
             host.set_vfs("0000:83:00.0", 2).unwrap();
             assert_eq!(gpu(&host, "0000:83:00.0").vf_count, 2);
@@ -207,14 +211,70 @@ fn a_program_that_hangs_keeps_no_other_gpu_waiting() {
         });
         assert_eq!(result.is_err(), hanging.starts_with("sriov"), "{hanging} {result:?}");
         drop(hang);
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let on = configure(&host, RTX, &Configure { mig: Some(false), ..Configure::default() });
             if on.is_ok() {
                 break;
             }
-            assert!(std::time::Instant::now() < deadline, "{on:?}");
+            assert!(Instant::now() < deadline, "{on:?}");
             thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+#[test]
+fn what_others_configure_is_no_lie_of_ours() {
+    let host = rtx(true);
+    let run = |tool, line: &str| {
+        let args: Vec<String> = line.split(' ').map(Into::into).collect();
+        let said = host.kernel.run_tool(tool, &args, Duration::from_secs(5)).unwrap();
+        assert_eq!(said.status, Some(0), "{line}: {}", said.output);
+    };
+    let instances = |shapes: &str| {
+        run(ToolId::NvidiaSmi, &format!("mig -i {RTX} -cgi {shapes} -C"));
+        // Nobody hears of that, but whatever is done next, the VFs are read again.
+        host.engine.hint(Hint::Gpu(RTX.parse().unwrap()));
+    };
+    let is_soon = |profile: &str, available: u32| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let gpu = gpu(&host, RTX);
+            let now = gpu.profiles_called(profile).next().unwrap();
+            if now.available == available {
+                return gpu;
+            }
+            assert!(Instant::now() < deadline, "{now:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    is_soon("dc-48q", 2);
+    run(ToolId::SriovManage, &format!("-d {RTX}"));
+    run(ToolId::NvidiaSmi, &format!("-i {RTX} -mig 1"));
+    // As if it did not answer any more: what it said stays.
+    host.kernel.lose_events();
+    run(ToolId::SriovManage, &format!("-e {RTX}"));
+    instances("47,47");
+    is_soon("dc-1-24q", 4);
+    assert!(!gpu(&host, RTX).mig.unwrap().current, "nobody asked again");
+    host.create("dc-1-24q").unwrap();
+}
+
+#[test]
+fn nvidia_smi_is_asked_again_when_functions_come() {
+    let host = rtx(false);
+    let run = |tool, line: &str| {
+        let args: Vec<String> = line.split(' ').map(Into::into).collect();
+        assert_eq!(
+            host.kernel.run_tool(tool, &args, Duration::from_secs(5)).unwrap().status,
+            Some(0)
+        );
+    };
+    run(ToolId::NvidiaSmi, &format!("-i {RTX} -mig 1"));
+    run(ToolId::SriovManage, &format!("-e {RTX}"));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !gpu(&host, RTX).mig.unwrap().current {
+        assert!(Instant::now() < deadline, "it was not asked");
+        thread::sleep(Duration::from_millis(20));
     }
 }

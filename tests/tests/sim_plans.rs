@@ -113,6 +113,11 @@ fn a_plan_of_the_most_vgpus_comes_soon() {
                 let thread = std::thread::Builder::new().stack_size(2 << 20);
                 thread.spawn_scoped(scope, ask).unwrap().join().unwrap()
             });
+            let total: u32 = wishes.iter().map(|(_, count)| count).sum();
+            match planned {
+                Ok(planned) => assert_eq!(planned.choices.len(), total as usize),
+                Err(told) => assert!(told.contains("would fit together"), "{told}"),
+            }
             let took = begun.elapsed();
             assert!(took < Duration::from_secs(60), "{policy} {wishes:?} took {took:?}");
         }

@@ -86,6 +86,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
         has_iommu: !on_functions || nvidia::has_iommu(facts),
+        mig: None,
         lists: true,
         is_named_by_functions: false,
     };

@@ -39,6 +39,9 @@ pub(super) struct Division<'a> {
     pub(super) functions: Option<Functions>,
     /// Whether the functions, where they carry vGPUs, can go to a guest.
     pub(super) has_iommu: bool,
+    /// Whether MIG is on, where that is known: what is listed tells, before
+    /// NVIDIA's program does, whose word can be out of date.
+    pub(super) mig: Option<bool>,
     /// Whether the driver lists any type.
     pub(super) lists: bool,
     /// Whether the vGPUs are named by the VFs that carry them.
@@ -129,6 +132,7 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
             total: pci.total_vfs,
         }),
         has_iommu: has_iommu(facts),
+        mig: None,
         lists: false,
         is_named_by_functions: false,
     };
@@ -162,7 +166,14 @@ pub(super) fn plan_params(
 
 impl Division<'_> {
     /// The offer of these profiles, each with how many of it the driver lists.
-    pub(super) fn offer(&self, profiles: Vec<(Profile, u32)>) -> Offer {
+    pub(super) fn offer(self, profiles: Vec<(Profile, u32)>) -> Offer {
+        let is_mig_backed = |profile: &Profile| text::instance_of_name(&profile.name).is_some();
+        let listed = profiles.iter().find(|(_, listed)| *listed > 0);
+        let mig = listed.map(|(profile, _)| is_mig_backed(profile));
+        Self { mig: mig.or(self.mig_by_smi()), ..self }.offer_as_listed(profiles)
+    }
+
+    fn offer_as_listed(&self, profiles: Vec<(Profile, u32)>) -> Offer {
         let kinds: Vec<Kind> = profiles
             .iter()
             .map(|(profile, listed)| {
@@ -187,11 +198,10 @@ impl Division<'_> {
 
     /// Whether MIG being on or off rules a type out.
     fn contradicts(&self, is_mig_backed: bool) -> bool {
-        self.mig().is_some_and(|on| on != is_mig_backed)
+        self.mig.is_some_and(|on| on != is_mig_backed)
     }
 
-    /// Whether MIG is on, where that is known.
-    fn mig(&self) -> Option<bool> {
+    fn mig_by_smi(&self) -> Option<bool> {
         self.smi.map(|smi| smi.mig.as_ref().is_some_and(|mig| mig.current))
     }
 
@@ -202,8 +212,11 @@ impl Division<'_> {
 
     fn rule(&self, kinds: &[Kind]) -> Rule {
         let nominal = self.nominal(kinds);
-        if let Some(smi) = self.smi.filter(|_| self.mig() == Some(true)) {
-            return Rule::Instances(self.slots(smi, kinds));
+        let instances = |smi| Rule::Instances(self.slots(smi, kinds));
+        if let Some(rule) = self.smi.filter(|_| self.mig == Some(true)).map(instances)
+            && self.is_borne_out(&rule, kinds)
+        {
+            return rule;
         }
         let mut placed = BTreeMap::new();
         for vgpu in &self.placed {
@@ -249,7 +262,7 @@ impl Division<'_> {
     }
 
     /// Whether a rule has room for all that the driver offers. It may not where it
-    /// is not known how the vGPUs lie.
+    /// is not known how the vGPUs lie, or what nvidia-smi said is out of date.
     fn is_borne_out(&self, rule: &Rule, kinds: &[Kind]) -> bool {
         let room = Room::ruled(kinds.to_vec(), rule.clone(), None);
         let denied = |(place, kind): (usize, &Kind)| kind.offered > 0 && room.available(place) == 0;
@@ -329,7 +342,7 @@ impl Division<'_> {
                 );
                 return why(ReasonCode::NoFunctionsEnabled, text);
             }
-            if !self.lists && self.placed.is_empty() && self.mig() != Some(true) {
+            if !self.lists && self.placed.is_empty() && self.mig != Some(true) {
                 return why(
                     ReasonCode::NoTypes,
                     "the driver lists no type on any VF: its edition may have none for this GPU, \

@@ -43,6 +43,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
     let catalog = nvidia::catalog_types(model);
     let seen = view.totals.seen_types(&facts.id);
     let all = carried.len() as u32;
+    // VFs of it that are used otherwise change nothing of where the driver places.
+    let hardware = facts.pci.as_ref().map_or(0, |pci| pci.total_vfs);
     let mut profiles: BTreeMap<TypeId, (Profile, u32)> = BTreeMap::new();
     for (id, ty) in &catalog {
         // An edition can have fewer than the catalog; MIG-backed ones come and go.
@@ -76,7 +78,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             description: String::new(),
             device_api: super::VFIO_PCI.into(),
             framebuffer: size,
-            total: same.map_or(by_size, |ty| ty.max).min(all),
+            total: same.map_or(by_size, |ty| ty.max).min(hardware),
             available: 0,
             reason: None,
             id: id.clone(),
@@ -104,11 +106,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         smi: view.smi.get(&facts.id),
         model,
         placed,
-        functions: Some(Functions {
-            all,
-            free: free.len() as u32,
-            total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
-        }),
+        functions: Some(Functions { all, free: free.len() as u32, total: hardware }),
+        mig: None,
         has_iommu: nvidia::has_iommu(facts),
         lists: !listing.is_empty(),
         is_named_by_functions: true,
