@@ -65,7 +65,8 @@ impl Totals {
         let mut available: BTreeMap<&TypeId, u32> = BTreeMap::new();
         for (id, (of_type, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
             if text::max_instance(&of_type.description).is_none() {
-                *available.entry(id).or_default() += count;
+                let sum = available.entry(id).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
         let vendor = facts.functions.iter().filter_map(|function| function.vendor.as_ref());

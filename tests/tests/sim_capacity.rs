@@ -5,12 +5,16 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
 use uuid::Uuid;
 use vgpu_mdev::{
     error::ErrorKind,
     model::{Framework, FunctionState, Gpu, Profile},
-    request::{Configure, Control, CreateRequest, PlanRequest},
-    sys::{Kernel as _, ReadKind, ToolId},
+    request::{Control, CreateRequest},
+    sys::{
+        Kernel as _, ReadKind, ToolId,
+        sim::{Calls, FaultOn},
+    },
 };
 use vgpu_tests::simulated::{Simulated, described};
 
@@ -88,20 +92,6 @@ fn check(host: &Simulated, note: &str) {
                 true => (profile.available > 0) == (taken > 0),
                 false => profile.available == taken,
             };
-            if !is_so {
-                let again = |host: &Simulated| {
-                    let all = gpus(host);
-                    let found = all.iter().find(|g| g.id == gpu.id).unwrap();
-                    found.profiles.iter().find(|p| p.id == profile.id).unwrap().available
-                };
-                let late = again(host);
-                host.engine.rescan().unwrap();
-                println!(
-                    "late {late}, again {}, free {:?}",
-                    again(host),
-                    gpu.functions.iter().map(|f| f.state).collect::<Vec<_>>()
-                );
-            }
             assert!(
                 is_so,
                 "{note}: {} and not {taken} {} of GPU {} ({:?}), rule {:?}",
@@ -152,7 +142,7 @@ fn wander(host: &Simulated, seed: u64, steps: usize, note: &str) {
                         assert!(profile.available > 0, "{note}: made {}", profile.short_name);
                         ours.push(created.uuid);
                         let now = &gpus(host).into_iter().find(|g| g.id == gpu.id).unwrap();
-                        for (n, then) in now.profiles.iter().enumerate() {
+                        for then in &now.profiles {
                             let foreseen = after.available(after.position(&then.id).unwrap());
                             assert!(
                                 foreseen == then.available
@@ -165,7 +155,6 @@ fn wander(host: &Simulated, seed: u64, steps: usize, note: &str) {
                                 then.available,
                                 gpu.room.rule()
                             );
-                            let _ = n;
                         }
                     }
                     Err(error) => {
@@ -252,19 +241,98 @@ fn and_with_sizes_side_by_side() {
 }
 
 #[test]
-fn and_where_nvidia_smi_is_missing() {
-    for (mode, ids) in [("1", Some("47,21,35")), ("1", Some("47,47,47,47")), ("0", None)] {
+fn and_on_an_rtx_pro_6000_in_each_of_its_modes() {
+    for ids in [None, Some("47,21,35"), Some("47,47,47,47")] {
         for seed in seeds() {
             let host = Simulated::on(&described("rtx-pro-6000"), "");
+            let mode = u8::from(ids.is_some());
             run(&host, ToolId::NvidiaSmi, &format!("-i 0000:02:00.0 -mig {mode}"));
             run(&host, ToolId::SriovManage, "-e 0000:02:00.0");
             if let Some(ids) = ids {
                 run(&host, ToolId::NvidiaSmi, &format!("mig -i 0000:02:00.0 -cgi {ids} -C"));
             }
             host.engine.rescan().unwrap();
-            wander(&host, seed, 16, &format!("with it: {ids:?}"));
+            wander(&host, seed, 16, &format!("{ids:?}"));
         }
     }
-    let _ = Configure::default();
-    let _ = PlanRequest::default();
+}
+
+/// What the driver lists is offered, and what it does not is not, also where
+/// nobody tells how the GPU is divided.
+#[test]
+fn without_nvidia_smi_what_is_listed_is_offered() {
+    for (name, gpu, ids) in [
+        ("a100", "0000:41:00.0", None),
+        ("a100", "0000:41:00.0", Some("9,14,19")),
+        ("a100", "0000:41:00.0", Some("5,20,19,19")),
+        ("rtx-pro-6000", "0000:02:00.0", Some("47,47,47,47")),
+    ] {
+        for seed in seeds() {
+            let host = Simulated::on(&described(name), "");
+            run(&host, ToolId::NvidiaSmi, &format!("-i {gpu} -mig {}", u8::from(ids.is_some())));
+            run(&host, ToolId::SriovManage, &format!("-e {gpu}"));
+            if let Some(ids) = ids {
+                run(&host, ToolId::NvidiaSmi, &format!("mig -i {gpu} -cgi {ids} -C"));
+            }
+            host.kernel.fail("nvidia-smi*", FaultOn::Run(Calls::All), Errno::ENOENT);
+            host.engine.rescan().unwrap();
+            let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let mut ours: Vec<Uuid> = Vec::new();
+            for step in 0..40 {
+                let note = format!("{name} {ids:?}, seed {seed}, step {step}");
+                let gpu = gpus(&host).remove(0);
+                let profile = &gpu.profiles[dice.roll(gpu.profiles.len())];
+                let raw = make_raw(&host, &gpu, profile);
+                if let Some((path, value)) = &raw {
+                    host.write(path, value).unwrap();
+                }
+                let is_said = profile.available > 0;
+                assert_eq!(is_said, raw.is_some(), "{note}: {profile:?} {:?}", gpu.room.rule());
+                host.engine.rescan().unwrap();
+                if is_said && dice.roll(3) > 0 {
+                    ours.push(host.create(profile.id.as_str()).unwrap());
+                } else if !ours.is_empty() && dice.roll(2) == 0 {
+                    host.remove(ours.swap_remove(dice.roll(ours.len()))).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn vfs_that_others_took_change_nothing_of_how_the_framebuffer_is_divided() {
+    let host = Simulated::on(&described("rtx-pro-6000"), "");
+    run(&host, ToolId::SriovManage, "-e 0000:02:00.0");
+    run(&host, ToolId::NvidiaSmi, "vgpu -i 0000:02:00.0 -shm 1");
+    let all = gpus(&host).remove(0).functions;
+    for function in all.iter().skip(20) {
+        let address = function.address;
+        let device = format!("bus/pci/devices/{address}");
+        host.write(&format!("{device}/driver_override"), "vfio-pci").unwrap();
+        host.write("bus/pci/drivers/nvidia/unbind", &address.to_string()).unwrap();
+        host.write("bus/pci/drivers_probe", &address.to_string()).unwrap();
+    }
+    host.engine.rescan().unwrap();
+    wander(&host, 1, 12, "20 VFs are left");
+}
+
+#[test]
+fn a_driver_may_say_any_number() {
+    let spec = "[[virtual-parent]]\nname = 'odd'\nmdev = 'odd'\n\
+        [[pci]]\naddress = '0000:01:00.0'\nvendor = 0x8086\ndevice = 0x10c9\nclass = 0x030000\n\
+        driver = 'igb'\n[pci.sriov]\ntotal-vfs = 2\nvf-device = 0x10ca\nvf-driver = 'igbvf'\n\
+        enabled = 2\nmdev = 'odd'\n\
+        [mdev-kind.odd]\ndriver = 'odd'\nunits = 4294967295\n\
+        types = [\n\
+        { id = 'odd-1', size = 1, description = 'max_instance=1' },\n\
+        { id = 'odd-2', size = 1 },\n\
+        { id = 'odd-3', size = 4294967295, description = 'framebuffer=18446744073709551615M' },\n\
+        { id = 'odd-4', size = 1, description = 'max_instance=0' } ]\n";
+    let host = Simulated::described(spec, "");
+    for gpu in gpus(&host) {
+        let available: Vec<u32> = gpu.profiles.iter().map(|profile| profile.available).collect();
+        // Where it says how many there are at most, it is held to that.
+        let expected = [1, u32::MAX, if gpu.functions.is_empty() { 1 } else { 2 }, u32::MAX];
+        assert_eq!(available, expected, "{}", gpu.id);
+    }
 }

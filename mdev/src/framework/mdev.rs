@@ -26,7 +26,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
     let gpu = &facts.id;
     let mut types: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
-        types.entry(id).or_insert((facts, 0)).1 += available;
+        let (_, sum) = types.entry(id).or_insert((facts, 0));
+        *sum = sum.saturating_add(*available);
     }
     if types.is_empty() && nvidia::has_functions(facts) {
         return nvidia::offer_without_types(facts, view, Framework::Mdev);

@@ -222,8 +222,6 @@ impl Division<'_> {
         for vgpu in &self.placed {
             *placed.entry(vgpu.size).or_insert(0u32) += 1;
         }
-        // The driver offers another size than is there: not one size at a time.
-        let other = |kind: &Kind| kind.offered > 0 && !placed.contains_key(&kind.size);
         if let Some(rule) = self.model.filter(|_| self.is_mixed()).map(|m| self.places(m, kinds))
             && self.is_borne_out(&rule, kinds)
         {
@@ -232,11 +230,13 @@ impl Division<'_> {
         if self.is_mixed() {
             return Rule::Mixed { left: nominal.saturating_sub(self.used()) };
         }
-        if !placed.is_empty() && kinds.iter().any(other) {
-            let left = |kind: &Kind| kind.size.saturating_mul(u64::from(kind.offered));
-            return Rule::Mixed { left: kinds.iter().map(left).max().unwrap_or(0) };
+        let one_size = Rule::OneSize { nominal, placed };
+        if self.is_borne_out(&one_size, kinds) {
+            return one_size;
         }
-        Rule::OneSize { nominal, placed }
+        // The driver offers another size than is there: not one size at a time.
+        let left = |kind: &Kind| kind.size.saturating_mul(u64::from(kind.offered));
+        Rule::Mixed { left: kinds.iter().map(left).max().unwrap_or(0) }
     }
 
     /// The GPU instances with what they carry; where the driver does not say in
