@@ -85,6 +85,7 @@ struct Planner<'a> {
     heterogeneous: (bool, bool),
     functions: (bool, bool),
     instances: (&'a [GpuInstance], Vec<Shape>),
+    is_asked_for_instances: bool,
     steps: Vec<Step>,
 }
 
@@ -136,6 +137,7 @@ impl<'a> Planner<'a> {
             heterogeneous: (mixed_now, mixed),
             functions: (now.functions > 0, functions),
             instances: (there, instances),
+            is_asked_for_instances: wish.instances.is_some(),
             steps: Vec::new(),
         })
     }
@@ -163,7 +165,10 @@ impl<'a> Planner<'a> {
             there.clear();
             self.heterogeneous.0 = false;
         }
-        self.set_instances(there)?;
+        // Those that nobody spoke of stay, or are made again.
+        if self.is_asked_for_instances || on {
+            self.set_instances(there)?;
+        }
         if self.heterogeneous.0 != self.heterogeneous.1 {
             self.refuse_over("changing heterogeneous mode", |_| true)?;
             self.set_heterogeneous();
@@ -260,7 +265,11 @@ impl<'a> Planner<'a> {
 
     /// From the instances that are there by now to those that are wanted: what is
     /// among both stays.
-    fn set_instances(&mut self, there: Vec<GpuInstance>) -> Result<(), Obstacle> {
+    fn set_instances(&mut self, mut there: Vec<GpuInstance>) -> Result<(), Obstacle> {
+        // Of one shape, those that carry vGPUs stay first.
+        let carries =
+            |found: &GpuInstance| self.now.vgpus.iter().any(|(_, at)| *at == Some(found.id));
+        there.sort_by_key(|found| !carries(found));
         let mut missing = self.instances.1.clone();
         let (mut kept, mut surplus) = (Vec::new(), Vec::new());
         for instance in there {
