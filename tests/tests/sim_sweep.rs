@@ -312,6 +312,8 @@ fn host_of(scenario: &Scenario) -> Simulated {
 fn trace(scenario: &Scenario) -> Trace {
     let host = host_of(scenario);
     let before = host.kernel.commands().len();
+    // As in each case: nothing but the change itself acts.
+    host.kernel.hold_events();
     host.kernel.record_writes();
     (scenario.change)(&host).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
     Trace {
