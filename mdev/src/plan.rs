@@ -78,6 +78,8 @@ pub enum StepOp {
         tool: ToolId,
         /// Its arguments.
         args: Vec<String>,
+        /// Not while a VF of these PFs is used: it would go, with its vGPU.
+        unless_used: Vec<PciAddress>,
     },
     /// Destroys MIG GPU instances, each with its compute instances.
     DestroyInstances {
@@ -102,7 +104,7 @@ impl fmt::Display for StepOp {
             Self::GiveNodes { device, uid } => {
                 write!(f, "give the VFIO nodes of {device} to uid {uid}")
             }
-            Self::RunTool { tool, args } => write!(f, "run {tool} {}", args.join(" ")),
+            Self::RunTool { tool, args, .. } => write!(f, "run {tool} {}", args.join(" ")),
             Self::DestroyInstances { gpu, ids } => {
                 let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
                 write!(f, "destroy the GPU instances {} of {gpu}", ids.join(", "))
@@ -175,6 +177,8 @@ pub struct Undo {
     pub lane: LaneKey,
     /// What is done.
     pub op: UndoOp,
+    /// What must be seen afterwards.
+    pub expect: Expect,
 }
 
 /// What undoing does.
@@ -188,6 +192,8 @@ pub enum UndoOp {
         tool: ToolId,
         /// Its arguments.
         args: Vec<String>,
+        /// Not while a VF of these PFs is used: somebody has taken it meanwhile.
+        unless_used: Vec<PciAddress>,
     },
     /// Destroys the MIG GPU instances that were not there before.
     KeepInstances {
@@ -201,12 +207,28 @@ pub enum UndoOp {
 impl Undo {
     /// Undoing by a write.
     pub fn write(lane: LaneKey, write: WriteAttr) -> Self {
-        Self { lane, op: UndoOp::Write(write) }
+        Self { lane, op: UndoOp::Write(write), expect: Expect::Nothing }
     }
 
     /// Undoing by a vendor's program.
     pub fn tool(lane: LaneKey, tool: ToolId, args: Vec<String>) -> Self {
-        Self { lane, op: UndoOp::RunTool { tool, args } }
+        let op = UndoOp::RunTool { tool, args, unless_used: Vec::new() };
+        Self { lane, op, expect: Expect::Nothing }
+    }
+
+    /// The same, where it takes the VFs of these PFs along: not while one is used.
+    #[must_use]
+    pub fn unless_used(mut self, pfs: Vec<PciAddress>) -> Self {
+        if let UndoOp::RunTool { unless_used, .. } = &mut self.op {
+            *unless_used = pfs;
+        }
+        self
+    }
+
+    /// The same, where something must show afterwards.
+    #[must_use]
+    pub fn shows(self, expect: Expect) -> Self {
+        Self { expect, ..self }
     }
 }
 
@@ -214,7 +236,7 @@ impl fmt::Display for Undo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {
             UndoOp::Write(write) => write!(f, "{:?} to {}", write.value, write.path),
-            UndoOp::RunTool { tool, args } => write!(f, "{tool} {}", args.join(" ")),
+            UndoOp::RunTool { tool, args, .. } => write!(f, "{tool} {}", args.join(" ")),
             UndoOp::KeepInstances { gpu, .. } => write!(f, "the new GPU instances of {gpu}"),
         }
     }

@@ -162,9 +162,13 @@ fn vf_count(errno: Errno, context: Context) -> Option<Row> {
             "the hardware or its driver has fewer VFs",
             "ask for at most VfTotal; the driver's own limit can be lower and is in dmesg",
         ),
-        Errno::EBUSY => {
-            (Busy, "functions-enabled", "other VFs are enabled already", "set the count to 0 first")
-        }
+        // Also i915 until it has set up the GPU (i915_sriov_pf_status).
+        Errno::EBUSY => (
+            Busy,
+            "functions-enabled",
+            "other VFs are enabled already, or the driver is not ready to enable any",
+            "set the count to 0 first; where it is 0, try again in a moment",
+        ),
         Errno::ENOMEM => (
             KernelRefused,
             "no-mmio-space",

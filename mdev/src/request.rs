@@ -60,8 +60,8 @@ pub struct PlanRequest {
 /// Where vGPUs would be placed; nothing is reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// One for each vGPU, in the order in which they are to be made: in another
-    /// they may not fit.
+    /// One for each vGPU, in the order in which they are to be made: that of the
+    /// wishes, or the largest first where otherwise they would not all fit.
     pub choices: Vec<Choice>,
     /// What the GPUs would have available of each profile afterwards: GPU, short
     /// name, now, afterwards; only where it is less.

@@ -41,14 +41,14 @@ pub struct Kind {
     pub instance: Option<Shape>,
 }
 
-/// The shape of a MIG GPU instance: `3g.20gb`, `1g.5gb+me`.
+/// The shape of a MIG GPU instance: `3g.20gb`, `1g.5gb+me`, `2g.48gb-me`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Compute slices.
     pub slices: u32,
     /// Memory in GiB, as the name has it.
     pub gib: u32,
-    /// What it has beyond that: `me`, `gfx`; empty for none.
+    /// What it has beyond that, `me`, `gfx`, or lacks, `-me`; empty for none.
     pub extra: String,
 }
 
@@ -79,7 +79,8 @@ pub enum Rule {
         /// What is taken of it.
         taken: Vec<Run>,
     },
-    /// MIG: a vGPU takes its place in a GPU instance of its shape.
+    /// MIG: a vGPU takes its place in a GPU instance of its shape; ascending by
+    /// their numbers.
     Instances(Vec<Slot>),
 }
 
@@ -94,14 +95,17 @@ pub struct Slot {
     pub shared: bool,
 }
 
-/// The whole of which [`Rule::Shared`] counts parts.
-pub const WHOLE: u64 = 1 << 40;
+/// The whole of which [`Rule::Shared`] counts parts: drivers' counts divide it
+/// (2⁷·3³·5²·7·11·13·17·19·23·29·31), so that parts of two kinds are never a
+/// little too large for each other.
+pub const WHOLE: u64 = 577_614_211_574_400;
 
 impl Room {
     /// The room of a GPU on which each vGPU takes a part of one whole: what is
     /// left follows from what is offered.
     pub fn shared(kinds: Vec<Kind>, functions: Option<u32>) -> Self {
-        let left = kinds.iter().map(|kind| part(kind) * u64::from(kind.offered)).max();
+        let left =
+            kinds.iter().map(|kind| part(kind).saturating_mul(u64::from(kind.offered))).max();
         let rule = Rule::Shared { left: left.unwrap_or(0).min(WHOLE) };
         Self::ruled(kinds, rule, functions)
     }
@@ -179,9 +183,8 @@ impl Room {
                 runs.extend(first);
             }
             Rule::Instances(slots) => {
-                // The fullest that still takes it: a whole one stays for others.
-                let fitting = slots.iter_mut().filter(|slot| slot.takes(taken) > 0);
-                if let Some(slot) = fitting.min_by_key(|slot| slot.takes(taken)) {
+                // The driver takes the lowest (`kvgpumgrGetSwizzId`).
+                if let Some(slot) = slots.iter_mut().find(|slot| slot.takes(taken) > 0) {
                     slot.add(taken);
                 }
             }

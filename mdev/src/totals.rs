@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    framework::nvidia_vf,
+    framework::nvidia,
     model::{GpuId, TypeId},
     scan::{GpuFacts, text},
     store::{Store, StoreError},
@@ -65,7 +65,8 @@ impl Totals {
         let mut available: BTreeMap<&TypeId, u32> = BTreeMap::new();
         for (id, (of_type, count)) in facts.parents.iter().flat_map(|parent| &parent.types) {
             if text::max_instance(&of_type.description).is_none() {
-                *available.entry(id).or_default() += count;
+                let sum = available.entry(id).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
         let vendor = facts.functions.iter().filter_map(|function| function.vendor.as_ref());
@@ -92,7 +93,7 @@ impl Totals {
             }
         }
         for (number, name) in listed {
-            if let Some(id) = nvidia_vf::type_id(number)
+            if let Some(id) = nvidia::type_id(number)
                 && known.seen.names.get(&id) != Some(name)
             {
                 known.seen.names.insert(id, name.clone());

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use uuid::Uuid;
 use vgpu_mdev::{
     error::{Error, ErrorKind},
-    model::{Framework, FunctionState, Gpu, PciAddress},
-    request::{Control, CreateRequest},
+    model::{Framework, FunctionState, Gpu, PciAddress, VgpuParams},
+    request::{Configure, Control, CreateRequest, PlanRequest},
     sys::{
         ReadKind, Value,
         sim::{Calls, FaultOn, HostSpec},
@@ -333,6 +333,23 @@ fn the_only_gpu_loses_its_functions_with_the_module() {
     assert_eq!(offer(&host, FIRST), (8, "ok"));
 }
 
+/// What the commands of `vgpuctl` ask of the engine besides changes.
+fn all_that_is_asked(host: &Simulated, vgpu: Uuid) {
+    let first = FIRST.parse().unwrap();
+    host.engine.explain(&first, PROFILE).unwrap();
+    host.engine.probe(vgpu).unwrap();
+    assert!(host.engine.holders(vgpu).unwrap().is_empty());
+    assert!(host.engine.held_by(4711).unwrap().is_empty());
+    host.engine.open_device(vgpu, true).unwrap();
+    let wishes = vec![(PROFILE.to_owned(), 2)];
+    host.engine.plan_vgpus(&PlanRequest { wishes, ..PlanRequest::default() }).unwrap();
+    let wish = |functions| Configure { functions: Some(functions), ..Configure::default() };
+    host.engine.plan_configuration(&first, &wish(4)).unwrap_err();
+    host.engine.configure(&first, &wish(4), &Control::default()).unwrap_err();
+    let params: VgpuParams = "frame_rate_limiter=0".parse().unwrap();
+    host.engine.set_params(vgpu, &params, &Control::default()).unwrap_err();
+}
+
 #[test]
 fn only_attributes_of_an_allow_list_are_read() {
     for hive_file in [false, true] {
@@ -343,6 +360,7 @@ fn only_attributes_of_an_allow_list_are_read() {
         let made = [create_on(&host, FIRST).unwrap(), host.create(PROFILE).unwrap()];
         host.set_vfs(SECOND, 2).unwrap_err();
         create_on(&host, "0000:00:00.0").unwrap_err();
+        all_that_is_asked(&host, made[0]);
         host.engine.rescan().unwrap();
         made.into_iter().for_each(|uuid| host.remove(uuid).unwrap());
         host.kernel.lie("modprobe gim *", FaultOn::Run(Calls::Nth(1)));

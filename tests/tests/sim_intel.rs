@@ -3,11 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use nix::errno::Errno;
 use vgpu_mdev::{
     error::ErrorKind,
     model::{Framework, FunctionState, Gpu, VgpuState},
     request::CreateRequest,
-    sys::{ReadKind, Value},
+    sys::{
+        ReadKind, Value,
+        sim::{Calls, FaultOn},
+    },
 };
 use vgpu_tests::simulated::Simulated;
 
@@ -15,6 +19,7 @@ const IGPU: &str = "0000:00:02.0";
 const FLEX: &str = "0000:4d:00.0";
 const B60: &str = "0000:03:00.0";
 const OTHER_B60: &str = "0000:83:00.0";
+const MI300X: &str = "0000:c3:00.0";
 const MB: u64 = 1 << 20;
 
 fn described(name: &str) -> Simulated {
@@ -167,6 +172,22 @@ fn quotas_that_a_vf_has_in_part_keep_all_vfs_off_and_the_reason_is_told() {
 }
 
 #[test]
+fn a_flex_170_that_is_not_ready_yet_has_no_vfs_until_it_is_asked_again() {
+    let host = described("flex170");
+    let before = host.picture();
+    // i915_sriov_pf_status, until the driver has set up all of the GPU.
+    host.kernel.fail("*/sriov_numvfs", FaultOn::Write(Calls::Nth(1)), Errno::EBUSY);
+    let refused = host.set_vfs(FLEX, 2).unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::Busy, "functions-enabled"));
+    assert!(refused.to_string().contains("the driver is not ready"), "{refused}");
+    assert_eq!((host.kernel.faults_met(), host.picture()), (1, before.clone()));
+    host.set_vfs(FLEX, 2).unwrap();
+    assert_eq!(offer(&host, FLEX, "flex-170-vf"), (2, "ok"));
+    host.set_vfs(FLEX, 0).unwrap();
+    assert_eq!(host.picture(), before);
+}
+
+#[test]
 fn the_vfs_of_a_b60_go_to_the_driver_that_migrates() {
     let host = described("arc-pro-b60");
     let before = host.picture();
@@ -205,7 +226,7 @@ fn the_vfs_of_a_b60_go_to_the_driver_that_migrates() {
 fn a_server_with_gpus_of_all_kinds_shows_each_with_its_own() {
     let host = described("mixed");
     let before = host.picture();
-    assert_eq!(host.engine.snapshot().gpus().count(), 6);
+    assert_eq!(host.engine.snapshot().gpus().count(), 7);
     for (at, model, framework, vfs) in [
         (IGPU, "8086:1912", Framework::Mdev, (0, 0)),
         ("0000:02:00.0", "1a03:2000", Framework::Passthrough, (0, 0)),
@@ -213,6 +234,7 @@ fn a_server_with_gpus_of_all_kinds_shows_each_with_its_own() {
         ("0000:41:00.0", "L40S", Framework::NvidiaVf, (32, 32)),
         (FLEX, "Flex 170", Framework::Sriov, (0, 31)),
         (OTHER_B60, "Arc Pro B60", Framework::Sriov, (0, 24)),
+        (MI300X, "MI300X", Framework::Sriov, (1, 8)),
     ] {
         let gpu = gpu(&host, at);
         assert_eq!((&*gpu.model, gpu.framework), (model, framework), "{at}");
@@ -230,6 +252,7 @@ fn a_server_with_gpus_of_all_kinds_shows_each_with_its_own() {
         ("0000:41:00.0", "l40s-24q"),
         (FLEX, "flex-170-vf"),
         (OTHER_B60, "arc-pro-b60-vf"),
+        (MI300X, "mi300x-vf"),
     ] {
         let uuid = host.create(profile).unwrap();
         assert_eq!(host.vgpu(uuid).unwrap().gpu.to_string(), at);

@@ -221,3 +221,29 @@ fn what_the_host_lacks_is_the_reason() {
     let refused = bare.set_vfs(L40S, 32).unwrap_err();
     assert_eq!((refused.kind(), refused.code()), (ErrorKind::NotSupported, "vendor-driver"));
 }
+
+#[test]
+fn parameters_are_set_where_the_driver_has_them_and_go_with_the_vgpu() {
+    use vgpu_mdev::request::Control;
+    for (name, profile) in [("l40s", "l40s-8q"), ("a2", "a2-4q")] {
+        let host = described(name);
+        let uuid = host.create(profile).unwrap();
+        let params = || host.vgpu(uuid).unwrap().nvidia.unwrap().params;
+        let set =
+            |text: &str| host.engine.set_params(uuid, &text.parse().unwrap(), &Control::default());
+        assert_eq!(params(), "", "{name}");
+        set("enable_uvm=1 disable_vnc=1").unwrap();
+        assert_eq!(params(), "enable_uvm=1,disable_vnc=1", "{name}");
+        set("").unwrap();
+        assert_eq!(params(), "", "{name}");
+        set("frame_rate_limiter=0").unwrap();
+        host.remove(uuid).unwrap();
+        let next = host.create(profile).unwrap();
+        assert_eq!(host.vgpu(next).unwrap().nvidia.unwrap().params, "", "{name}");
+    }
+    let lab = described("lab");
+    let mtty = lab.create("mtty-1").unwrap();
+    let refused = lab.engine.set_params(mtty, &Default::default(), &Control::default());
+    let refused = refused.unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::NotSupported, "no-params"));
+}

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::{
     error::{Error, ErrorKind, Result},
     framework::{
+        self,
         enable::{self, Now, Obstacle, Wish},
         gim::{self, GimGpu},
         nvidia, sriov,
@@ -28,6 +29,7 @@ impl Engine {
     /// or does less; all is undone.
     pub fn configure(&self, gpu: &GpuId, wish: &Configure, control: &Control) -> Result<()> {
         let tried = tried(gpu, wish);
+        // That takes seconds, in which somebody may make a vGPU: asked before looking.
         let facts = self.publisher.facts(gpu);
         if let Some(address) = facts.filter(|facts| nvidia::has_functions(facts)).and(gpu.pci())
             && let Err(cause) = self.ask_smi_about(address)
@@ -135,17 +137,14 @@ impl Engine {
     }
 
     /// All GPUs of the module change at once: their turns are taken in the order
-    /// of their addresses.
+    /// of their addresses, each by itself. One for all would not do: without the
+    /// module it is not seen that they belong together.
     fn prepare_gim(&self, gpu: &GpuId, count: u32, tried: &str) -> Result<Prepared<'_>> {
         let mut all: Vec<GpuId> = self.snapshot().gpus().map(|gpu| gpu.id.clone()).collect();
         all.retain(|id| self.publisher.facts(id).is_some_and(|facts| is_gim(&facts)));
         let mut turns = Vec::with_capacity(all.len());
-        let mut taken = std::collections::BTreeSet::new();
         for id in &all {
-            // One turn is that of a whole hive.
-            if taken.insert(self.turn_of(id)) {
-                turns.push(self.turn(id, tried)?);
-            }
+            turns.push(self.turn_at(id, id, tried)?);
         }
         let mut gpus = Vec::with_capacity(all.len());
         let mut is_loaded = false;
@@ -279,7 +278,7 @@ struct Prepared<'a> {
 
 /// Whether a GPU's VFs come with AMD's GIM.
 pub(super) fn is_gim(facts: &GpuFacts) -> bool {
-    facts.pci.as_ref().is_some_and(gim::is_made_for)
+    facts.pci.as_ref().is_some_and(framework::comes_with_gim)
 }
 
 /// Refuses to change the VFs of a GPU while one is in use.

@@ -97,6 +97,10 @@ pub(super) fn of_plan(tried: impl Into<String>, failure: Failure, context: Conte
             "it was cancelled, and what was done is undone",
         ),
         Cause::Tool(failure) => of_tool(tried, &failure),
+        Cause::Used(_) => {
+            Error::new(ErrorKind::Busy, "functions-in-use", tried, failure.cause.to_string())
+                .remedy("somebody has taken them meanwhile; remove the vGPUs first")
+        }
         Cause::Unmet { expected, seen } => unmet(tried.into(), &expected, &seen),
     };
     error.undo_failed(failure.undo_failures)

@@ -228,7 +228,7 @@ impl Engine {
             LaneKey::Gpu(gpu) => Some(gpu.clone()),
             LaneKey::Function(address) => self.host.load().gpu_of_device(&address.to_string()),
             LaneKey::Mdev(uuid) => self.snapshot().vgpu(*uuid).map(|vgpu| vgpu.gpu.clone()),
-            LaneKey::Host => return self.hint(Hint::All),
+            LaneKey::Host | LaneKey::Programs => return self.hint(Hint::All),
             LaneKey::NvidiaSmi => return self.hint(Hint::NvidiaSmi),
         };
         if let Some(gpu) = gpu {
@@ -319,8 +319,13 @@ impl Engine {
     /// Waits for the turn on a GPU, and first finishes what an earlier change
     /// left.
     fn turn<'a>(&'a self, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
+        self.turn_at(&self.turn_of(gpu), gpu, tried)
+    }
+
+    /// The same, at the turn of the GPU `at`.
+    fn turn_at<'a>(&'a self, at: &GpuId, gpu: &GpuId, tried: &str) -> Result<turn::Turn<'a>> {
         let turn = self.timing.turn;
-        let taken = self.plans.take(&self.turn_of(gpu), Deadline::after(turn));
+        let taken = self.plans.take(at, Deadline::after(turn));
         if taken.is_some() {
             self.pay(gpu);
         }

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    framework::nvidia_vf,
+    framework::{mdev, nvidia_vf},
     model::{Framework, VgpuParams},
     plan::Plan,
     refusal::Context,
@@ -30,19 +30,24 @@ impl Engine {
         let gpu = find()?.gpu.clone();
         let _turn = self.turn(&gpu, &tried)?;
         let vgpu = find()?;
-        let (Framework::NvidiaVf, Some(function), Some(old)) =
-            (vgpu.framework, vgpu.addresses.first(), &vgpu.nvidia)
-        else {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                "no-params",
-                tried,
-                format!("a vGPU of framework {} has no parameters", vgpu.framework.as_str()),
-            )
-            .remedy("they exist with NVIDIA's vendor-specific VFIO"));
+        let steps = match (vgpu.framework, vgpu.addresses.first(), &vgpu.nvidia) {
+            (Framework::NvidiaVf, Some(function), Some(old)) => {
+                nvidia_vf::plan_params(*function, &old.params, &params.to_string())
+            }
+            (Framework::Mdev, _, Some(old)) => {
+                mdev::plan_params(&vgpu.parent, uuid, &old.params, &params.to_string())
+            }
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::NotSupported,
+                    "no-params",
+                    tried,
+                    "the vGPU has no parameters: they are of NVIDIA's",
+                )
+                .remedy("see vgpuctl show for what it has"));
+            }
         };
-        let steps = nvidia_vf::plan_params(*function, &old.params, &params.to_string())
-            .map_err(|error| failure::of_scan(&*tried, error.into()))?;
+        let steps = steps.map_err(|error| failure::of_scan(&*tried, error.into()))?;
         let plan = Plan {
             id: Uuid::new_v4(),
             purpose: tried.clone(),

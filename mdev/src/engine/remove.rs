@@ -9,7 +9,7 @@ use crate::{
     claims::{Claim, Phase},
     error::{Error, ErrorKind, Result},
     execute::Cause,
-    framework::{mdev, nvidia_vf, sriov},
+    framework::{mdev, nvidia, nvidia_vf, sriov},
     model::{Framework, InUse, NodeKind, Vgpu},
     plan::{Plan, StepOp},
     refusal::Context,
@@ -129,7 +129,7 @@ impl Engine {
                 )
                 .map_err(|error| failure::of_scan(tried, error))?;
             let (inode, driver) = (r.inode(), r.link());
-            let carried = r.text().as_deref().and_then(text::count).and_then(nvidia_vf::type_id);
+            let carried = r.text().as_deref().and_then(text::count).and_then(nvidia::type_id);
             let is_other_device = claim.generation.as_ref().map(|known| known.inode) != inode
                 && claim.generation.is_some();
             let is_other_type =

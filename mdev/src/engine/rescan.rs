@@ -261,7 +261,13 @@ impl Engine {
         }
         match work {
             Work::Host { all } => match self.enumerate(*all) {
-                Ok(changed) => changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu))),
+                Ok(changed) => {
+                    // Enabling VFs wipes what NVIDIA's program told of a GPU.
+                    if !all && changed.iter().any(|gpu| self.smi.load().contains_key(gpu)) {
+                        self.hint(Hint::NvidiaSmi);
+                    }
+                    changed.into_iter().for_each(|gpu| self.hint(Hint::Gpu(gpu)));
+                }
                 Err(error) => tracing::error!("the host could not be enumerated: {error}"),
             },
             Work::NvidiaSmi => self.ask_smi(),

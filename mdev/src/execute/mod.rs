@@ -67,6 +67,8 @@ pub enum Cause {
     },
     /// A vendor's program failed.
     Tool(ToolFailure),
+    /// VFs that would have gone are used by now.
+    Used(Vec<PciAddress>),
     /// The job was cancelled before the step.
     Cancelled,
 }
@@ -146,8 +148,9 @@ impl Runner<'_> {
             StepOp::GiveNodes { device, uid } => {
                 self.give_nodes(&step.lane, device, *uid).map_err(begun)?
             }
-            StepOp::RunTool { tool, args } => {
-                self.run_tool(&step.lane, *tool, args)
+            StepOp::RunTool { tool, args, unless_used } => {
+                self.refuse_if_used(&step.lane, unless_used)
+                    .and_then(|()| self.run_tool(&step.lane, *tool, args))
                     .map_err(|cause| Halt { begun: tool::has_run(&cause), cause })?;
             }
             StepOp::DestroyInstances { gpu, ids } => {
@@ -331,16 +334,20 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// The kernel's or the program's refusal, or that it hangs.
-    pub fn undo_one(&self, Undo { lane, op }: &Undo) -> Result<(), UndoError> {
+    pub fn undo_one(&self, Undo { lane, op, expect }: &Undo) -> Result<(), UndoError> {
         match op {
             UndoOp::Write(write) => match self.write(lane, write, None, Vec::new()) {
-                Err(error) if self.is_undone(lane, write, &error) => Ok(()),
-                Err(error) => Err(error.into()),
-                Ok(_) => Ok(()),
+                Err(error) if self.is_undone(lane, write, &error) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
             },
-            UndoOp::RunTool { tool, args } => Ok(self.run_tool(lane, *tool, args).map(drop)?),
-            UndoOp::KeepInstances { gpu, ids } => Ok(self.keep_instances(*gpu, ids)?),
+            UndoOp::RunTool { tool, args, unless_used } => {
+                self.refuse_if_used(lane, unless_used)?;
+                self.run_tool(lane, *tool, args)?;
+            }
+            UndoOp::KeepInstances { gpu, ids } => self.keep_instances(*gpu, ids)?,
         }
+        Ok(self.expect(lane, expect, self.late_limit)?)
     }
 
     /// Whether an undoing write was refused since there is nothing to undo: the
@@ -420,6 +427,10 @@ impl std::fmt::Display for Cause {
             Self::Op(error) => error.fmt(f),
             Self::Unmet { seen, .. } => f.write_str(seen),
             Self::Tool(failure) => failure.fmt(f),
+            Self::Used(functions) => {
+                let names: Vec<String> = functions.iter().map(ToString::to_string).collect();
+                write!(f, "VFs are used by now: {}", names.join(", "))
+            }
             Self::Cancelled => f.write_str("it was cancelled"),
         }
     }

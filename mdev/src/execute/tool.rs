@@ -6,11 +6,12 @@ use std::fmt;
 use nix::errno::Errno;
 
 use crate::{
+    framework::sriov,
     model::PciAddress,
     plan::SmiState,
     room::Shape,
-    scan::{SmiFacts, nvidia_smi},
-    sys::{Deadline, Executor, LaneKey, Observed, Op, OpError, ToolId, ToolOutput},
+    scan::{Reader, SmiFacts, nvidia_smi, text},
+    sys::{Deadline, Executor, LaneKey, Observed, Op, OpError, Read, ToolId, ToolOutput},
 };
 
 use super::{Cause, Runner};
@@ -60,7 +61,7 @@ pub enum UndoError {
     /// Its program failed.
     #[error("{0}")]
     Tool(ToolFailure),
-    /// It succeeded and does not show.
+    /// It succeeded and does not show, or was not tried, for a reason in words.
     #[error("{0}")]
     Unmet(String),
 }
@@ -77,15 +78,18 @@ impl From<Cause> for UndoError {
         match cause {
             Cause::Op(error) => Self::Op(error),
             Cause::Tool(failure) => Self::Tool(failure),
-            Cause::Unmet { seen, .. } => Self::Unmet(seen),
-            Cause::Cancelled => Self::Unmet("it was cancelled".into()),
+            cause => Self::Unmet(cause.to_string()),
         }
     }
 }
 
 /// Whether a program that failed was started, and may have done something.
 pub(super) fn has_run(cause: &Cause) -> bool {
-    !matches!(cause, Cause::Op(OpError::Tool { errno, .. }) if *errno != Errno::ETIMEDOUT)
+    match cause {
+        Cause::Op(OpError::Tool { errno, .. }) => *errno == Errno::ETIMEDOUT,
+        Cause::Used(_) => false,
+        _ => true,
+    }
 }
 
 /// What NVIDIA's program says of one GPU.
@@ -105,11 +109,17 @@ pub fn ask(
         Cause::Tool(ToolFailure::of(format!("nvidia-smi {}", args.join(" ")), &answer))
     })?;
     if facts.mig.is_some_and(|mig| mig.current) {
-        let args = words(&["mig", "-i", &bdf, "-lgi"]);
-        let op = Op::RunTool { tool: ToolId::NvidiaSmi, args };
-        // With no instance it says so and fails.
+        let shown = words(&["mig", "-i", &bdf, "-lgi"]);
+        let op = Op::RunTool { tool: ToolId::NvidiaSmi, args: shown.clone() };
         if let Observed::Tool(answer) = executor.run(&LaneKey::NvidiaSmi, op, deadline)? {
             facts.instances = nvidia_smi::instances(&answer.output);
+            facts.instances.sort_unstable_by_key(|found| found.id);
+            // With no instance it fails, and says so; else it tells nothing.
+            let says_none = answer.output.contains("No GPU instances found");
+            if facts.instances.is_empty() && !says_none {
+                let what = format!("nvidia-smi {}", shown.join(" "));
+                return Err(Cause::Tool(ToolFailure::of(what, &answer)));
+            }
         }
     }
     Ok(facts)
@@ -147,6 +157,33 @@ impl Runner<'_> {
         args: &[String],
     ) -> Result<ToolOutput, Cause> {
         run(self.executor, lane, tool, args, Deadline::after(self.tool_limit))
+    }
+
+    /// Refuses what takes VFs away while one is used: somebody may have made a vGPU
+    /// since the plan was made.
+    pub(super) fn refuse_if_used(&self, lane: &LaneKey, pfs: &[PciAddress]) -> Result<(), Cause> {
+        let mut used = Vec::new();
+        for pf in pfs {
+            let reader = Reader::new(self.executor, lane, Deadline::after(self.write_limit));
+            let device = sriov::device(*pf)?;
+            let host = reader.read(&device, vec![Read::link("driver")])?.link();
+            for (function, _) in self.functions(reader, &device)? {
+                let reads = vec![
+                    Read::link("driver"),
+                    Read::text("nvidia/current_vgpu_type"),
+                    Read::names(""),
+                ];
+                let mut r = reader.read(&sriov::device(function)?, reads)?;
+                // An idle one has no driver, or its PF's.
+                let is_taken = r.link().is_some_and(|driver| host.as_ref() != Some(&driver));
+                let carries = r.text().is_some_and(|number| number.trim() != "0");
+                let has_mdev = r.names().iter().any(|name| text::mdev_name(name).is_some());
+                if is_taken || carries || has_mdev {
+                    used.push(function);
+                }
+            }
+        }
+        if used.is_empty() { Ok(()) } else { Err(Cause::Used(used)) }
     }
 
     /// Destroys those of the GPU instances that are still there: a step before may

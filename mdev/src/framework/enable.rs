@@ -85,6 +85,7 @@ struct Planner<'a> {
     heterogeneous: (bool, bool),
     functions: (bool, bool),
     instances: (&'a [GpuInstance], Vec<Shape>),
+    is_asked_for_instances: bool,
     steps: Vec<Step>,
 }
 
@@ -136,14 +137,14 @@ impl<'a> Planner<'a> {
             heterogeneous: (mixed_now, mixed),
             functions: (now.functions > 0, functions),
             instances: (there, instances),
+            is_asked_for_instances: wish.instances.is_some(),
             steps: Vec::new(),
         })
     }
 
     fn plan(mut self) -> Result<Vec<Step>, Obstacle> {
-        let is_partial = self.now.functions > 0 && self.now.functions < self.now.all_functions;
         let changes_mig = self.mig.0 != self.mig.1;
-        let off = self.functions.0 && (!self.functions.1 || changes_mig || is_partial);
+        let off = self.functions.0 && (!self.functions.1 || changes_mig || self.is_partial());
         let on = self.functions.1 && (!self.functions.0 || off);
         if off || on || changes_mig {
             let what = if changes_mig { "changing MIG mode" } else { "changing the VFs" };
@@ -164,7 +165,10 @@ impl<'a> Planner<'a> {
             there.clear();
             self.heterogeneous.0 = false;
         }
-        self.set_instances(there)?;
+        // Those that nobody spoke of stay, or are made again.
+        if self.is_asked_for_instances || on {
+            self.set_instances(there)?;
+        }
         if self.heterogeneous.0 != self.heterogeneous.1 {
             self.refuse_over("changing heterogeneous mode", |_| true)?;
             self.set_heterogeneous();
@@ -184,57 +188,88 @@ impl<'a> Planner<'a> {
     }
 
     fn functions_off(&mut self) {
-        let mut undo = vec![self.sriov_manage_undo("-e")];
+        let mut undo = vec![self.sriov_manage_undo("-e", self.now.functions)];
         // Enabling them again wipes what was there besides.
-        if let (Some(create), true) = (self.create_args(self.shapes_there()), self.mig.0) {
-            undo.push(Undo::tool(LaneKey::NvidiaSmi, ToolId::NvidiaSmi, create));
+        let there = self.shapes_there();
+        if let (Some(create), true) = (self.create_args(there.clone()), self.mig.0) {
+            let again = Undo::tool(LaneKey::NvidiaSmi, ToolId::NvidiaSmi, create);
+            undo.push(again.shows(self.smi_shows(SmiState::Instances(there))));
         }
         if self.heterogeneous.0 {
-            undo.push(self.smi_undo(&["vgpu"], &["-shm", "1"]));
+            undo.push(self.smi_undo(&["vgpu"], &["-shm", "1"], SmiState::Heterogeneous(true)));
         }
         self.sriov_manage("-d", 0, undo);
     }
 
     fn functions_on(&mut self) {
-        let undo = vec![self.sriov_manage_undo("-d")];
+        let undo = vec![self.sriov_manage_undo("-d", 0)];
         self.sriov_manage("-e", self.now.all_functions, undo);
     }
 
     fn sriov_manage(&mut self, what: &str, count: u32, undo: Vec<Undo>) {
         let args = vec![what.to_owned(), self.now.gpu.to_string()];
-        // An address is a path element.
-        let Ok(pf) = device(self.now.gpu) else { return };
+        let unless_used = self.disabled_by(count);
         self.steps.push(Step {
-            lane: LaneKey::Host,
-            op: StepOp::RunTool { tool: ToolId::SriovManage, args },
+            lane: LaneKey::Programs,
+            op: StepOp::RunTool { tool: ToolId::SriovManage, args, unless_used },
             // It exits with 0 although VFs are missing.
-            expect: Expect::Functions { pf, count },
+            expect: self.functions_show(count),
             undo,
         });
     }
 
-    fn sriov_manage_undo(&self, what: &str) -> Undo {
+    fn sriov_manage_undo(&self, what: &str, count: u32) -> Undo {
         let args = vec![what.to_owned(), self.now.gpu.to_string()];
-        Undo::tool(LaneKey::Host, ToolId::SriovManage, args)
+        Undo::tool(LaneKey::Programs, ToolId::SriovManage, args)
+            .unless_used(self.disabled_by(count))
+            .shows(match self.is_partial() {
+                // They may be more than there were.
+                true if count > 0 => Expect::Nothing,
+                _ => self.functions_show(count),
+            })
+    }
+
+    /// The GPU, where going to a count takes its VFs away.
+    fn disabled_by(&self, count: u32) -> Vec<PciAddress> {
+        if count == 0 { vec![self.now.gpu] } else { Vec::new() }
+    }
+
+    fn functions_show(&self, count: u32) -> Expect {
+        // An address is a path element.
+        device(self.now.gpu).map_or(Expect::Nothing, |pf| Expect::Functions { pf, count })
+    }
+
+    fn smi_shows(&self, state: SmiState) -> Expect {
+        Expect::Smi { gpu: self.now.gpu, state }
+    }
+
+    fn is_partial(&self) -> bool {
+        self.now.functions > 0 && self.now.functions < self.now.all_functions
     }
 
     fn set_mig(&mut self) {
         let value = |on: bool| if on { "1" } else { "0" };
-        let undo = vec![self.smi_undo(&[], &["-mig", value(self.mig.0)])];
+        let before = SmiState::Mig(self.mig.0);
+        let undo = vec![self.smi_undo(&[], &["-mig", value(self.mig.0)], before)];
         let state = SmiState::Mig(self.mig.1);
         self.smi(&[], &["-mig", value(self.mig.1)], state, undo);
     }
 
     fn set_heterogeneous(&mut self) {
         let value = |on: bool| if on { "1" } else { "0" };
-        let undo = vec![self.smi_undo(&["vgpu"], &["-shm", value(self.heterogeneous.0)])];
+        let before = SmiState::Heterogeneous(self.heterogeneous.0);
+        let undo = vec![self.smi_undo(&["vgpu"], &["-shm", value(self.heterogeneous.0)], before)];
         let state = SmiState::Heterogeneous(self.heterogeneous.1);
         self.smi(&["vgpu"], &["-shm", value(self.heterogeneous.1)], state, undo);
     }
 
     /// From the instances that are there by now to those that are wanted: what is
     /// among both stays.
-    fn set_instances(&mut self, there: Vec<GpuInstance>) -> Result<(), Obstacle> {
+    fn set_instances(&mut self, mut there: Vec<GpuInstance>) -> Result<(), Obstacle> {
+        // Of one shape, those that carry vGPUs stay first.
+        let carries =
+            |found: &GpuInstance| self.now.vgpus.iter().any(|(_, at)| *at == Some(found.id));
+        there.sort_by_key(|found| !carries(found));
         let mut missing = self.instances.1.clone();
         let (mut kept, mut surplus) = (Vec::new(), Vec::new());
         for instance in there {
@@ -252,6 +287,7 @@ impl<'a> Planner<'a> {
         }
         let mut shapes: Vec<Shape> = kept.iter().map(|found| found.shape.clone()).collect();
         self.destroy_but(surplus, &shapes);
+        let stay = self.smi_shows(SmiState::Instances(shapes.clone()));
         // The largest first: the small ones fit beside it, but not the reverse.
         missing.sort_unstable_by(|a, b| b.cmp(a));
         shapes.extend(missing.iter().cloned());
@@ -260,11 +296,12 @@ impl<'a> Planner<'a> {
             let undo = Undo {
                 lane: LaneKey::NvidiaSmi,
                 op: UndoOp::KeepInstances { gpu: self.now.gpu, ids },
+                expect: stay,
             };
             self.steps.push(Step {
                 lane: LaneKey::NvidiaSmi,
-                op: StepOp::RunTool { tool: ToolId::NvidiaSmi, args },
-                expect: Expect::Smi { gpu: self.now.gpu, state: SmiState::Instances(shapes) },
+                op: run_smi(args),
+                expect: self.smi_shows(SmiState::Instances(shapes)),
                 undo: vec![undo],
             });
         }
@@ -280,7 +317,11 @@ impl<'a> Planner<'a> {
             return;
         }
         let again = self.create_args(instances.iter().map(|found| found.shape.clone()).collect());
-        let undo = again.map(|args| Undo::tool(LaneKey::NvidiaSmi, ToolId::NvidiaSmi, args));
+        let all = kept.iter().chain(instances.iter().map(|found| &found.shape)).cloned().collect();
+        let undo = again.map(|args| {
+            Undo::tool(LaneKey::NvidiaSmi, ToolId::NvidiaSmi, args)
+                .shows(self.smi_shows(SmiState::Instances(all)))
+        });
         self.steps.push(Step {
             lane: LaneKey::NvidiaSmi,
             op: StepOp::DestroyInstances {
@@ -308,14 +349,15 @@ impl<'a> Planner<'a> {
     fn smi(&mut self, command: &[&str], rest: &[&str], state: SmiState, undo: Vec<Undo>) {
         self.steps.push(Step {
             lane: LaneKey::NvidiaSmi,
-            op: StepOp::RunTool { tool: ToolId::NvidiaSmi, args: self.smi_args(command, rest) },
-            expect: Expect::Smi { gpu: self.now.gpu, state },
+            op: run_smi(self.smi_args(command, rest)),
+            expect: self.smi_shows(state),
             undo,
         });
     }
 
-    fn smi_undo(&self, command: &[&str], rest: &[&str]) -> Undo {
+    fn smi_undo(&self, command: &[&str], rest: &[&str], state: SmiState) -> Undo {
         Undo::tool(LaneKey::NvidiaSmi, ToolId::NvidiaSmi, self.smi_args(command, rest))
+            .shows(self.smi_shows(state))
     }
 
     fn smi_args(&self, command: &[&str], rest: &[&str]) -> Vec<String> {
@@ -323,6 +365,10 @@ impl<'a> Planner<'a> {
         let all = command.iter().copied().chain(["-i", &gpu]).chain(rest.iter().copied());
         all.map(str::to_owned).collect()
     }
+}
+
+fn run_smi(args: Vec<String>) -> StepOp {
+    StepOp::RunTool { tool: ToolId::NvidiaSmi, args, unless_used: Vec::new() }
 }
 
 #[cfg(test)]

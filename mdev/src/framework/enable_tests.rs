@@ -175,3 +175,27 @@ fn what_cannot_be_is_refused() {
     let off = Wish { functions: Some(false), ..Wish::default() };
     assert_eq!(words(unknown, &off), ["run sriov-manage -d 0000:41:00.0"]);
 }
+
+#[test]
+fn of_instances_of_one_shape_those_that_carry_vgpus_stay() {
+    let there = smi(Some(true), None, &["3g.20gb", "3g.20gb"]);
+    let vgpus = [(Uuid::from_u128(1), Some(2))];
+    let wish = Wish { instances: shapes(&["3g.20gb"]), ..Wish::default() };
+    assert_eq!(
+        words(now(&there, 16, &vgpus), &wish),
+        ["destroy the GPU instances 1 of 0000:41:00.0"]
+    );
+}
+
+#[test]
+fn instances_that_nobody_spoke_of_are_not_destroyed() {
+    // MIG is on and goes with the next reset.
+    let mut there = smi(Some(true), Some(false), &["3g.20gb"]);
+    there.mig = Some(Mig { current: true, pending: false });
+    for wish in [
+        Wish { mig: Some(false), ..Wish::default() },
+        Wish { functions: Some(true), ..Wish::default() },
+    ] {
+        assert_eq!(words(now(&there, 16, &[]), &wish), [""; 0], "{wish:?}");
+    }
+}

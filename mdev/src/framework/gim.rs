@@ -6,7 +6,6 @@ use crate::{
     claims::ClaimedFunction,
     model::PciAddress,
     plan::{Expect, Step, StepOp, Undo},
-    scan::PciFacts,
     sys::{InvalidPath, LaneKey, ToolId},
 };
 
@@ -20,14 +19,6 @@ pub const DRIVER: &str = "gim";
 
 /// The most VFs of one GPU (`vf_num`).
 pub const MOST: u32 = 31;
-
-/// Whether GIM is the driver of a GPU, or may be once it is loaded.
-pub fn is_made_for(pci: &PciFacts) -> bool {
-    const AMD: u16 = 0x1002;
-    pci.ids.0 == AMD
-        && pci.total_vfs > 0
-        && pci.driver.as_deref().is_none_or(|driver| driver == DRIVER)
-}
 
 /// A GPU of GIM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +52,8 @@ pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> 
     }
     if is_loaded {
         steps.push(Step {
-            lane: LaneKey::Host,
-            op: modprobe(&["-r", DRIVER]),
+            lane: LaneKey::Programs,
+            op: unload(gpus),
             expect: Expect::Nothing,
             undo: reload(gpus, &before)?,
         });
@@ -72,10 +63,10 @@ pub fn plan(gpus: &[GimGpu], is_loaded: bool) -> Result<Vec<Step>, InvalidPath> 
     }
     if loads {
         steps.push(Step {
-            lane: LaneKey::Host,
-            op: modprobe(&load(&after)),
+            lane: LaneKey::Programs,
+            op: modprobe(load(&after), Vec::new()),
             expect: Expect::Nothing,
-            undo: vec![undo(&["-r", DRIVER])],
+            undo: vec![undo(&["-r".to_owned(), DRIVER.to_owned()]).unless_used(all(gpus))],
         });
         // It says success although it enabled fewer than asked.
         for gpu in gpus {
@@ -123,16 +114,20 @@ fn load(counts: &[u32]) -> [String; 2] {
     [DRIVER.to_owned(), format!("vf_num={}", counts.join(","))]
 }
 
-fn modprobe<T: AsRef<str>>(args: &[T]) -> StepOp {
-    StepOp::RunTool { tool: ToolId::Modprobe, args: owned(args) }
+fn unload(gpus: &[GimGpu]) -> StepOp {
+    modprobe(["-r".to_owned(), DRIVER.to_owned()], all(gpus))
 }
 
-fn undo<T: AsRef<str>>(args: &[T]) -> Undo {
-    Undo::tool(LaneKey::Host, ToolId::Modprobe, owned(args))
+fn modprobe(args: [String; 2], unless_used: Vec<PciAddress>) -> StepOp {
+    StepOp::RunTool { tool: ToolId::Modprobe, args: args.into(), unless_used }
 }
 
-fn owned<T: AsRef<str>>(args: &[T]) -> Vec<String> {
-    args.iter().map(|arg| arg.as_ref().to_owned()).collect()
+fn undo(args: &[String; 2]) -> Undo {
+    Undo::tool(LaneKey::Programs, ToolId::Modprobe, args.to_vec())
+}
+
+fn all(gpus: &[GimGpu]) -> Vec<PciAddress> {
+    gpus.iter().map(|gpu| gpu.address).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     claims::Claim,
-    model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
+    model::{Framework, GpuId, NvidiaVgpu, Profile, Reason, ReasonCode, TypeId, Vgpu, VgpuState},
     plan::{Expect, Step, StepOp, Undo},
     room::{Kind, Room},
     scan::{GpuFacts, MdevFacts, ParentFacts, TypeFacts, text},
@@ -26,7 +26,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
     let gpu = &facts.id;
     let mut types: BTreeMap<&TypeId, (&Arc<TypeFacts>, u32)> = BTreeMap::new();
     for (id, (facts, available)) in facts.parents.iter().flat_map(|parent| &parent.types) {
-        types.entry(id).or_insert((facts, 0)).1 += available;
+        let (_, sum) = types.entry(id).or_insert((facts, 0));
+        *sum = sum.saturating_add(*available);
     }
     if types.is_empty() && nvidia::has_functions(facts) {
         return nvidia::offer_without_types(facts, view, Framework::Mdev);
@@ -61,8 +62,12 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
     if !is_nvidia {
         return shared(profiles, (on_functions && !vgpus.is_empty()).then_some(free), vgpus);
     }
-    let placed = vgpus
-        .iter()
+    // Where each lies the driver does not say, but that it follows from the order
+    // in which they were made, in which the kernel gave their inodes.
+    let mut in_order: Vec<&Arc<Vgpu>> = vgpus.iter().collect();
+    in_order.sort_by_key(|vgpu| vgpu.inode);
+    let placed = in_order
+        .into_iter()
         .filter_map(|vgpu| {
             let id = vgpu.profile.clone()?;
             let (profile, _) = profiles.iter().find(|(profile, _)| profile.id == id)?;
@@ -82,6 +87,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, vgpus: &[Arc<Vgpu>]) -> Offer {
             total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
         }),
         has_iommu: !on_functions || nvidia::has_iommu(facts),
+        mig: None,
         lists: true,
         is_named_by_functions: false,
     };
@@ -170,7 +176,7 @@ pub fn vgpu(gpu: &GpuId, mdev: &MdevFacts, claim: Option<&Claim>) -> Vgpu {
         owner_uid: claim.map_or(0, |claim| claim.owner_uid),
         managed: claim.is_some(),
         inode: mdev.inode,
-        nvidia: None,
+        nvidia: mdev.params.clone().map(|params| NvidiaVgpu { params, ..NvidiaVgpu::default() }),
     }
 }
 
@@ -215,6 +221,19 @@ pub fn plan_create(
         expect: Expect::Link { path: device.join("driver")?, name: None },
         undo: vec![Undo::write(LaneKey::Mdev(uuid), remove(&device)?)],
     }])
+}
+
+/// The steps that set the parameters of one of NVIDIA's.
+///
+/// # Errors
+/// When the parent's name is no path element.
+pub fn plan_params(
+    parent: &str,
+    uuid: Uuid,
+    old: &str,
+    new: &str,
+) -> Result<Vec<Step>, InvalidPath> {
+    nvidia::plan_params(LaneKey::Mdev(uuid), device(parent, uuid)?, old, new)
 }
 
 /// The steps that remove an mdev. Its removal waits for its holder and takes

@@ -210,6 +210,14 @@ pub fn hive(facts: &GpuFacts) -> Option<Hive> {
     }
 }
 
+/// Whether GIM is the driver of a GPU, or may be once it is loaded.
+pub fn comes_with_gim(pci: &PciFacts) -> bool {
+    const AMD: u16 = 0x1002;
+    pci.ids.0 == AMD
+        && pci.total_vfs > 0
+        && pci.driver.as_deref().is_none_or(|driver| driver == gim::DRIVER)
+}
+
 /// The model in the form that profile names take.
 pub fn model_slug(facts: &GpuFacts) -> String {
     slug(&model(facts))

@@ -8,8 +8,10 @@ use crate::{
     catalog::{self, CatalogType},
     framebuffer::Run,
     model::{Framework, GpuId, Profile, Reason, ReasonCode, TypeId},
+    plan::{Expect, Step, StepOp, Undo},
     room::{self, Kind, Room, Rule, Shape, Slot},
     scan::{GpuFacts, GpuInstance, SmiFacts, text},
+    sys::{InvalidPath, LaneKey, SysPath, WriteAttr},
 };
 
 use super::{Offer, View, names};
@@ -37,6 +39,9 @@ pub(super) struct Division<'a> {
     pub(super) functions: Option<Functions>,
     /// Whether the functions, where they carry vGPUs, can go to a guest.
     pub(super) has_iommu: bool,
+    /// Whether MIG is on, where that is known: what is listed tells, before
+    /// NVIDIA's program does, whose word can be out of date.
+    pub(super) mig: Option<bool>,
     /// Whether the driver lists any type.
     pub(super) lists: bool,
     /// Whether the vGPUs are named by the VFs that carry them.
@@ -83,12 +88,17 @@ pub(super) fn model(facts: &GpuFacts) -> Option<&'static catalog::Model> {
     catalog::model(&names::model(pci.ids, pci.subsystem))
 }
 
+/// The type id for a number, as mdev would name it.
+pub fn type_id(number: u32) -> Option<TypeId> {
+    format!("nvidia-{number}").parse().ok()
+}
+
 /// The types of a model by their ids.
 pub(super) fn catalog_types(
     model: Option<&'static catalog::Model>,
 ) -> BTreeMap<TypeId, CatalogType> {
     let types = model.into_iter().flat_map(catalog::Model::types);
-    types.filter_map(|ty| Some((super::nvidia_vf::type_id(ty.number)?, ty))).collect()
+    types.filter_map(|ty| Some((type_id(ty.number)?, ty))).collect()
 }
 
 /// A profile as the catalog knows it, nothing of it available.
@@ -122,6 +132,7 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
             total: pci.total_vfs,
         }),
         has_iommu: has_iommu(facts),
+        mig: None,
         lists: false,
         is_named_by_functions: false,
     };
@@ -132,9 +143,37 @@ pub(super) fn offer_without_types(facts: &GpuFacts, view: View<'_>, framework: F
     division.offer(profiles)
 }
 
+/// The steps that set the parameters of a vGPU, a VF or an mdev. A blank clears
+/// them all (NVIDIA's documents); an empty write would do nothing.
+pub(super) fn plan_params(
+    lane: LaneKey,
+    device: SysPath,
+    old: &str,
+    new: &str,
+) -> Result<Vec<Step>, InvalidPath> {
+    let path = device.join("nvidia/vgpu_params")?;
+    let write = |text: &str| WriteAttr {
+        path: path.clone(),
+        value: if text.is_empty() { " ".into() } else { text.to_owned() },
+    };
+    Ok(vec![Step {
+        lane: lane.clone(),
+        op: StepOp::Write(write(new)),
+        expect: Expect::Text { path: path.clone(), text: new.to_owned() },
+        undo: vec![Undo::write(lane, write(old))],
+    }])
+}
+
 impl Division<'_> {
     /// The offer of these profiles, each with how many of it the driver lists.
-    pub(super) fn offer(&self, profiles: Vec<(Profile, u32)>) -> Offer {
+    pub(super) fn offer(self, profiles: Vec<(Profile, u32)>) -> Offer {
+        let is_mig_backed = |profile: &Profile| text::instance_of_name(&profile.name).is_some();
+        let listed = profiles.iter().find(|(_, listed)| *listed > 0);
+        let mig = listed.map(|(profile, _)| is_mig_backed(profile));
+        Self { mig: mig.or(self.mig_by_smi()), ..self }.offer_as_listed(profiles)
+    }
+
+    fn offer_as_listed(&self, profiles: Vec<(Profile, u32)>) -> Offer {
         let kinds: Vec<Kind> = profiles
             .iter()
             .map(|(profile, listed)| {
@@ -159,11 +198,10 @@ impl Division<'_> {
 
     /// Whether MIG being on or off rules a type out.
     fn contradicts(&self, is_mig_backed: bool) -> bool {
-        self.mig().is_some_and(|on| on != is_mig_backed)
+        self.mig.is_some_and(|on| on != is_mig_backed)
     }
 
-    /// Whether MIG is on, where that is known.
-    fn mig(&self) -> Option<bool> {
+    fn mig_by_smi(&self) -> Option<bool> {
         self.smi.map(|smi| smi.mig.as_ref().is_some_and(|mig| mig.current))
     }
 
@@ -174,29 +212,31 @@ impl Division<'_> {
 
     fn rule(&self, kinds: &[Kind]) -> Rule {
         let nominal = self.nominal(kinds);
-        if let Some(smi) = self.smi.filter(|_| self.mig() == Some(true)) {
-            return Rule::Instances(self.slots(smi, kinds));
+        let instances = |smi| Rule::Instances(self.slots(smi, kinds));
+        if let Some(rule) = self.smi.filter(|_| self.mig == Some(true)).map(instances)
+            && self.is_borne_out(&rule, kinds)
+        {
+            return rule;
         }
         let mut placed = BTreeMap::new();
         for vgpu in &self.placed {
             *placed.entry(vgpu.size).or_insert(0u32) += 1;
         }
-        // The driver offers another size than is there: not one size at a time.
-        let other = |kind: &Kind| kind.offered > 0 && !placed.contains_key(&kind.size);
-        if let Some(model) = self.model.filter(|_| self.is_mixed()) {
-            return Rule::Placed {
-                framebuffer: model.framebuffer(),
-                taken: self.runs(model, kinds),
-            };
+        if let Some(rule) = self.model.filter(|_| self.is_mixed()).map(|m| self.places(m, kinds))
+            && self.is_borne_out(&rule, kinds)
+        {
+            return rule;
         }
         if self.is_mixed() {
             return Rule::Mixed { left: nominal.saturating_sub(self.used()) };
         }
-        if !placed.is_empty() && kinds.iter().any(other) {
-            let left = |kind: &Kind| kind.size.saturating_mul(u64::from(kind.offered));
-            return Rule::Mixed { left: kinds.iter().map(left).max().unwrap_or(0) };
+        let one_size = Rule::OneSize { nominal, placed };
+        if self.is_borne_out(&one_size, kinds) {
+            return one_size;
         }
-        Rule::OneSize { nominal, placed }
+        // The driver offers another size than is there: not one size at a time.
+        let left = |kind: &Kind| kind.size.saturating_mul(u64::from(kind.offered));
+        Rule::Mixed { left: kinds.iter().map(left).max().unwrap_or(0) }
     }
 
     /// The GPU instances with what they carry; where the driver does not say in
@@ -215,6 +255,18 @@ impl Division<'_> {
             }
         }
         slots
+    }
+
+    fn places(&self, model: &catalog::Model, kinds: &[Kind]) -> Rule {
+        Rule::Placed { framebuffer: model.framebuffer(), taken: self.runs(model, kinds) }
+    }
+
+    /// Whether a rule has room for all that the driver offers. It may not where it
+    /// is not known how the vGPUs lie, or what nvidia-smi said is out of date.
+    fn is_borne_out(&self, rule: &Rule, kinds: &[Kind]) -> bool {
+        let room = Room::ruled(kinds.to_vec(), rule.clone(), None);
+        let denied = |(place, kind): (usize, &Kind)| kind.offered > 0 && room.available(place) == 0;
+        !kinds.iter().enumerate().any(denied)
     }
 
     /// What the vGPUs take of the framebuffer; where the driver does not say, they
@@ -236,14 +288,18 @@ impl Division<'_> {
         self.smi.is_some_and(|smi| smi.heterogeneous == Some(true))
     }
 
-    /// How many more of a size the driver's own maximum leaves, which does not
-    /// hold for sizes side by side.
+    /// How many more the driver's own maximum leaves: of all of a size, of a
+    /// MIG-backed type alone. It does not hold for sizes side by side.
     fn most(&self, profile: &Profile) -> u32 {
         if self.is_mixed() || profile.total == 0 {
             return u32::MAX;
         }
-        let there = self.placed.iter().filter(|vgpu| vgpu.size == profile.framebuffer).count();
-        profile.total.saturating_sub(there as u32)
+        let is_mig_backed = text::instance_of_name(&profile.name).is_some();
+        let same = |vgpu: &&Placed| match is_mig_backed {
+            true => vgpu.id == profile.id,
+            false => vgpu.size == profile.framebuffer,
+        };
+        profile.total.saturating_sub(self.placed.iter().filter(same).count() as u32)
     }
 
     fn used(&self) -> u64 {
@@ -286,7 +342,7 @@ impl Division<'_> {
                 );
                 return why(ReasonCode::NoFunctionsEnabled, text);
             }
-            if !self.lists && self.placed.is_empty() && self.mig() != Some(true) {
+            if !self.lists && self.placed.is_empty() && self.mig != Some(true) {
                 return why(
                     ReasonCode::NoTypes,
                     "the driver lists no type on any VF: its edition may have none for this GPU, \

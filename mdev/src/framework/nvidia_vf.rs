@@ -43,6 +43,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
     let catalog = nvidia::catalog_types(model);
     let seen = view.totals.seen_types(&facts.id);
     let all = carried.len() as u32;
+    // VFs of it that are used otherwise change nothing of where the driver places.
+    let hardware = facts.pci.as_ref().map_or(0, |pci| pci.total_vfs);
     let mut profiles: BTreeMap<TypeId, (Profile, u32)> = BTreeMap::new();
     for (id, ty) in &catalog {
         // An edition can have fewer than the catalog; MIG-backed ones come and go.
@@ -51,7 +53,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             profiles.insert(id.clone(), (profile, 0));
         }
     }
-    let listed = listing.iter().filter_map(|(n, (_, name))| Some((type_id(*n)?, *name)));
+    let listed = listing.iter().filter_map(|(n, (_, name))| Some((nvidia::type_id(*n)?, *name)));
     let known = seen.names.iter().map(|(id, name)| (id.clone(), name.as_str()));
     let largest = |names: &mut dyn Iterator<Item = &str>| {
         names.map(text::framebuffer_of_name).max().unwrap_or(0)
@@ -76,7 +78,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
             description: String::new(),
             device_api: super::VFIO_PCI.into(),
             framebuffer: size,
-            total: same.map_or(by_size, |ty| ty.max).min(all),
+            total: same.map_or(by_size, |ty| ty.max).min(hardware),
             available: 0,
             reason: None,
             id: id.clone(),
@@ -84,7 +86,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         profiles.insert(id, (profile, 0));
     }
     for (number, (count, _)) in &listing {
-        if let Some((_, listed)) = type_id(*number).and_then(|id| profiles.get_mut(&id)) {
+        if let Some((_, listed)) = nvidia::type_id(*number).and_then(|id| profiles.get_mut(&id)) {
             *listed = *count;
         }
     }
@@ -92,7 +94,7 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         .iter()
         .filter(|(_, vendor)| vendor.current != 0)
         .filter_map(|(function, vendor)| {
-            let id = type_id(vendor.current)?;
+            let id = nvidia::type_id(vendor.current)?;
             let size = profiles.get(&id).map_or(0, |(profile, _)| profile.framebuffer);
             let who = function.address.to_string();
             let (instance, placement) = (vendor.gpu_instance, vendor.placement);
@@ -104,11 +106,8 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
         smi: view.smi.get(&facts.id),
         model,
         placed,
-        functions: Some(Functions {
-            all,
-            free: free.len() as u32,
-            total: facts.pci.as_ref().map_or(0, |pci| pci.total_vfs),
-        }),
+        functions: Some(Functions { all, free: free.len() as u32, total: hardware }),
+        mig: None,
         has_iommu: nvidia::has_iommu(facts),
         lists: !listing.is_empty(),
         is_named_by_functions: true,
@@ -117,19 +116,14 @@ pub fn offer(facts: &GpuFacts, view: View<'_>, functions: &[Function]) -> Offer 
 }
 
 fn lists(vendor: &VendorFacts, id: &TypeId) -> bool {
-    vendor.creatable.iter().any(|(number, _)| type_id(*number).as_ref() == Some(id))
-}
-
-/// The type id for a number, as mdev would name it.
-pub fn type_id(number: u32) -> Option<TypeId> {
-    format!("nvidia-{number}").parse().ok()
+    vendor.creatable.iter().any(|(number, _)| nvidia::type_id(*number).as_ref() == Some(id))
 }
 
 /// Whether a VF of the GPU carries a type.
 pub fn carries(facts: &GpuFacts, address: PciAddress, id: &TypeId) -> bool {
     let function = facts.functions.iter().find(|function| function.address == address);
     let current = function.and_then(|function| Some(function.vendor.as_ref()?.current));
-    current.and_then(type_id).as_ref() == Some(id)
+    current.and_then(nvidia::type_id).as_ref() == Some(id)
 }
 
 /// A VF as a vGPU, when it carries a type, or is claimed.
@@ -141,7 +135,7 @@ pub fn vgpu(gpu: &GpuId, function: &FunctionFacts, view: View<'_>) -> Option<Vgp
         return None;
     }
     let parent = function.address.to_string();
-    let carried = type_id(current).filter(|_| current != 0);
+    let carried = nvidia::type_id(current).filter(|_| current != 0);
     let ready = match &claim {
         Some(claim) => carried.as_ref() == Some(&claim.profile),
         None => true,
@@ -218,24 +212,12 @@ pub fn plan_remove(function: &ClaimedFunction) -> Result<Vec<Step>, InvalidPath>
     Ok(vec![set(function.address, "0")?])
 }
 
-/// The steps that set the parameters of what a VF carries. A blank clears them
-/// all (NVIDIA's documents); an empty write would do nothing.
+/// The steps that set the parameters of what a VF carries.
 ///
 /// # Errors
 /// Never: an address is a path element.
 pub fn plan_params(address: PciAddress, old: &str, new: &str) -> Result<Vec<Step>, InvalidPath> {
-    let path = device(address)?.join("nvidia/vgpu_params")?;
-    let lane = LaneKey::Function(address);
-    let write = |text: &str| WriteAttr {
-        path: path.clone(),
-        value: if text.is_empty() { " ".into() } else { text.to_owned() },
-    };
-    Ok(vec![Step {
-        lane: lane.clone(),
-        op: StepOp::Write(write(new)),
-        expect: Expect::Text { path: path.clone(), text: new.to_owned() },
-        undo: vec![Undo::write(lane, write(old))],
-    }])
+    nvidia::plan_params(LaneKey::Function(address), device(address)?, old, new)
 }
 
 fn set(address: PciAddress, number: &str) -> Result<Step, InvalidPath> {

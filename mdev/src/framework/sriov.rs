@@ -52,7 +52,7 @@ fn profile(
         Some(super::iommu_off())
     } else if !view.drivers.contains(VFIO_PCI) {
         Some(super::vfio_driver_missing())
-    } else if functions.is_empty() && pci.driver.is_none() && !super::gim::is_made_for(pci) {
+    } else if functions.is_empty() && pci.driver.is_none() && !super::comes_with_gim(pci) {
         why(
             ReasonCode::DriverMissing,
             "no driver is bound to the GPU, and VFs are enabled by its driver; load it and see \

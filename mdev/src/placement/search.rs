@@ -10,9 +10,10 @@
 //! Where no way is found, a search of its own looks for the most that fit together,
 //! the smallest first.
 //!
-//! NVIDIA's driver puts sizes that lie side by side at the first free start: there
-//! what fits depends on the order, and a way is one in its order. Other orders are
-//! not tried, so that there nothing is certain of what was not found.
+//! NVIDIA's driver puts sizes that lie side by side at the first free start, and
+//! what shares instances into the lowest: there what fits depends on the order, and
+//! a way is one in its order. Other orders are not tried, so that there nothing is
+//! certain of what was not found.
 //!
 //! Spreading begins sizes on all sites, which can use up the empty ones that
 //! others need: where it finds no way in time, packing looks for one.
@@ -22,7 +23,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use crate::room::Rule;
+use crate::room::{Room, Rule};
 
 use super::{Demand, Policy, Rank, Site, rooms::Rooms};
 
@@ -32,7 +33,8 @@ pub const MOST_STATES: usize = 4000;
 /// A way to place all demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// Each demand with its site, in the order in which they are to be made.
+    /// Each demand with its site, in the order in which they are to be made: their
+    /// own where they fit in it.
     pub steps: Vec<(usize, usize)>,
     /// How many states were looked at.
     pub states: usize,
@@ -72,8 +74,13 @@ pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Way, S
     if search.best.is_none() {
         most = search.run(Policy::Pack, Goal::Most);
     }
-    let (steps, states) = (search.steps(), search.states);
+    let (mut steps, states) = (search.steps(), search.states);
     if steps.len() == demands.len() {
+        let mut own = steps.clone();
+        own.sort_unstable();
+        if fits(&own, demands, sites) {
+            steps = own;
+        }
         return Ok(Way { steps, states });
     }
     let mut placed = vec![false; demands.len()];
@@ -89,8 +96,22 @@ pub fn plan(demands: &[Demand], sites: &[Site], policy: Policy) -> Result<Way, S
 
 /// Whether what fits depends on which is made first.
 fn order_matters(demands: &[Demand], sites: &[Site]) -> bool {
+    let depends = |site: &Site| match site.room.rule() {
+        Rule::Placed { .. } => true,
+        Rule::Instances(slots) => slots.iter().any(|slot| slot.shared),
+        Rule::Shared { .. } | Rule::OneSize { .. } | Rule::Mixed { .. } => false,
+    };
     let differ = demands.windows(2).any(|pair| pair.first() != pair.last());
-    differ && sites.iter().any(|site| matches!(site.room.rule(), Rule::Placed { .. }))
+    differ && sites.iter().any(depends)
+}
+
+/// Whether all can be taken one after the other.
+fn fits(steps: &[(usize, usize)], demands: &[Demand], sites: &[Site]) -> bool {
+    let mut after: Vec<Room> = sites.iter().map(|site| site.room.clone()).collect();
+    steps.iter().all(|(n, site)| {
+        let place = demands.get(*n).and_then(|demand| demand.get(*site).copied().flatten());
+        place.is_some_and(|place| after.get_mut(*site).is_some_and(|room| room.take(place)))
+    })
 }
 
 /// What a search looks for.

@@ -262,8 +262,11 @@ fn any_site(n: usize) -> impl Strategy<Value = Site> {
             ..kind(gib, total, 9)
         };
         let slot = |slices, gib| Slot { shape: shape(slices, gib), carries: None, shared };
+        // One that is begun, behind those that are empty.
+        let begun = Slot { carries: Some(("nvidia-2".parse().unwrap(), 1)), ..slot(1, 4) };
         let slots = std::iter::repeat_n(slot(1, 4), small)
             .chain(std::iter::repeat_n(slot(2, 8), large))
+            .chain((shared && small > 0).then_some(begun))
             .collect();
         let kinds = vec![of(2, 8, 1), of(4, 4, 1), of(8, 2, 2)];
         let room = Room::ruled(kinds, Rule::Instances(slots), Some(5));
@@ -295,8 +298,12 @@ proptest! {
         sites.truncate(count);
         let demands: Vec<Demand> = sizes.iter().map(|gib| demand(&sites, *gib)).collect();
         let all = Exhaustive::of(&demands, &sites);
-        let is_placed = |site: &Site| matches!(site.room.rule(), Rule::Placed { .. });
-        let one_order = !sites.iter().any(is_placed);
+        let depends = |site: &Site| match site.room.rule() {
+            Rule::Placed { .. } => true,
+            Rule::Instances(slots) => slots.iter().any(|slot| slot.shared),
+            _ => false,
+        };
+        let one_order = !sites.iter().any(depends);
         for policy in [Policy::Pack, Policy::Spread] {
             match plan(&demands, &sites, policy) {
                 Ok(way) => {

@@ -59,6 +59,8 @@ pub struct MdevFacts {
     pub has_cdev: bool,
     /// The inode of its directory.
     pub inode: u64,
+    /// NVIDIA's parameters (`nvidia/vgpu_params`), where its type has them.
+    pub params: Option<String>,
 }
 
 impl MdevFacts {
@@ -182,6 +184,7 @@ pub fn read_mdevs(
         found.extend(uuids.iter().filter_map(|uuid| take_mdev(&mut r, parent, *uuid)));
     }
     name_types(reader, &mut found)?;
+    read_params(reader, &mut found)?;
     read_nodes(reader, kinds, &mut found)?;
     Ok(found)
 }
@@ -206,6 +209,7 @@ pub fn read_mdev(
     let mut found: Vec<MdevFacts> = take_mdev(&mut r, parent, uuid).into_iter().collect();
     take_available(&mut r, parents);
     name_types(reader, &mut found)?;
+    read_params(reader, &mut found)?;
     read_nodes(reader, kinds, &mut found)?;
     Ok((found.pop(), uevents))
 }
@@ -236,6 +240,7 @@ fn take_mdev(r: &mut Readings, parent: &str, uuid: Uuid) -> Option<MdevFacts> {
         vfio_device: r.names().into_iter().next(),
         has_cdev: false,
         inode: inode.unwrap_or(0),
+        params: None,
     };
     inode.map(|_| mdev)
 }
@@ -321,6 +326,27 @@ fn name_types(reader: Reader<'_>, found: &mut [MdevFacts]) -> Result<(), ScanErr
         for mdev in &mut nameless {
             mdev.type_id = r.link().and_then(|id| id.parse().ok());
         }
+    }
+    Ok(())
+}
+
+/// Reads the parameters of those that are NVIDIA's.
+fn read_params(reader: Reader<'_>, found: &mut [MdevFacts]) -> Result<(), ScanError> {
+    let is_nvidia = |mdev: &&mut MdevFacts| {
+        mdev.type_id.as_ref().is_some_and(|id| id.as_str().starts_with("nvidia-"))
+    };
+    let mut theirs: Vec<&mut MdevFacts> = found.iter_mut().filter(is_nvidia).collect();
+    let mut batches = Vec::with_capacity(theirs.len());
+    for mdev in &theirs {
+        let reads = vec![Read::text(format!("{}/nvidia/vgpu_params", mdev.uuid))];
+        batches.push(ReadBatch { base: parent(&mdev.parent)?, reads });
+    }
+    if batches.is_empty() {
+        return Ok(());
+    }
+    let mut r = reader.read_each(batches)?;
+    for mdev in &mut theirs {
+        mdev.params = r.text().map(|params| params.trim().to_owned());
     }
     Ok(())
 }

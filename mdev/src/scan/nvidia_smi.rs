@@ -15,7 +15,7 @@ pub struct SmiFacts {
     /// Whether vGPUs of several sizes may lie side by side, `None` on a GPU that
     /// never allows it.
     pub heterogeneous: Option<bool>,
-    /// The GPU instances.
+    /// The GPU instances, ascending by their numbers.
     pub instances: Vec<GpuInstance>,
 }
 
@@ -165,16 +165,17 @@ impl FromStr for Shape {
 
     fn from_str(text: &str) -> Result<Self, InvalidShape> {
         let parse = || {
-            let (main, extra) = text.split_once('+').unwrap_or((text, ""));
-            let (slices, memory) = main.split_once("g.")?;
-            let gib = memory.strip_suffix("gb")?;
+            let (slices, memory) = text.split_once("g.")?;
+            let (gib, rest) = memory.split_once("gb")?;
+            // What it lacks keeps its sign.
+            let extra = rest.strip_prefix('+').unwrap_or(rest);
+            let word = rest.strip_prefix(['+', '-']).unwrap_or_default();
             let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
             let number = |text: &str| {
                 let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
                 digits.then(|| text.parse().ok()).flatten().filter(|n| (1..=4096).contains(n))
             };
-            let well =
-                plain(extra) && extra.len() <= 16 && (extra.is_empty() != text.contains('+'));
+            let well = rest.is_empty() || (plain(word) && (1..=16).contains(&word.len()));
             let shape = Self { slices: number(slices)?, gib: number(gib)?, extra: extra.into() };
             well.then_some(shape)
         };
@@ -187,6 +188,7 @@ impl fmt::Display for Shape {
         write!(f, "{}g.{}gb", self.slices, self.gib)?;
         match self.extra.as_str() {
             "" => Ok(()),
+            lacks if lacks.starts_with('-') => f.write_str(lacks),
             extra => write!(f, "+{extra}"),
         }
     }
@@ -236,6 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn hostile_text_costs_no_time() {
+        use std::{
+            fmt::Write as _,
+            time::{Duration, Instant},
+        };
+
+        let begun = Instant::now();
+        let mut attributes = String::from("<nvidia_smi_log><gpu ");
+        (0..60_000).for_each(|n| write!(attributes, "a{n}='' ").unwrap());
+        attributes += "id='00000000:41:00.0'><x>1</x></gpu></nvidia_smi_log>";
+        assert_eq!(query(&attributes).unwrap().len(), 1);
+        let deep = format!(
+            "<nvidia_smi_log>{}{}",
+            "<gpu id='0:1:0.0'>".repeat(60_000),
+            "x".repeat(60_000)
+        );
+        let _ = query(&deep);
+        let entities = format!("<nvidia_smi_log>{}</nvidia_smi_log>", "&lt;&a;&#0;".repeat(60_000));
+        let _ = query(&entities);
+        let wide = format!("| MIG 1g.5gb {}", "9 ".repeat(500_000));
+        assert_eq!(instances(&wide).len(), 1);
+        assert_eq!(instances(&"MIG ".repeat(500_000)), []);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+
+    #[test]
     fn tables_of_instances_and_their_profiles() {
         let lgi = "\
 +-------------------------------------------------------+
@@ -263,11 +291,24 @@ mod tests {
 
     #[test]
     fn shapes_are_checked() {
-        for text in ["1g.5gb", "7g.40gb", "1g.5gb+me", "1g.24gb+gfx", "1g.24gb+me.all"] {
+        for text in
+            ["1g.5gb", "7g.40gb", "1g.5gb+me", "1g.24gb+gfx", "1g.24gb+me.all", "2g.48gb-me"]
+        {
             assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
         }
-        for text in ["", "g.gb", "0g.5gb", "1g.5gb+", "1g.5", "+1g.5gb", "1g.5gb+a b", "9999g.1gb"]
-        {
+        for text in [
+            "",
+            "g.gb",
+            "0g.5gb",
+            "1g.5gb+",
+            "1g.5gb-",
+            "1g.5gb+-me",
+            "1g.5gbme",
+            "1g.5",
+            "+1g.5gb",
+            "1g.5gb+a b",
+            "9999g.1gb",
+        ] {
             assert!(text.parse::<Shape>().is_err(), "{text:?} was taken");
         }
     }

@@ -48,6 +48,9 @@ pub enum LaneKey {
     Mdev(Uuid),
     /// NVIDIA's `nvidia-smi`, which waits for its driver on all GPUs.
     NvidiaSmi,
+    /// Programs that take GPUs from their drivers and give them back
+    /// (`sriov-manage`, `modprobe`): one at a time, and for half a minute.
+    Programs,
 }
 
 impl fmt::Display for LaneKey {
@@ -58,6 +61,7 @@ impl fmt::Display for LaneKey {
             Self::Function(address) => write!(f, "function {address}"),
             Self::Mdev(uuid) => write!(f, "mdev {uuid}"),
             Self::NvidiaSmi => f.write_str("nvidia-smi"),
+            Self::Programs => f.write_str("drivers' programs"),
         }
     }
 }

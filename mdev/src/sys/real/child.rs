@@ -20,8 +20,9 @@ use nix::{
 
 use super::super::{Deadline, raw};
 
-/// The most that is kept of a program's output.
-const LIMIT: usize = 64 * 1024;
+/// The most that is kept of a program's output: `nvidia-smi -q -x` names each
+/// process and each clock of a GPU, and cut off it says nothing.
+const LIMIT: usize = 1024 * 1024;
 
 /// A program that has ended.
 pub(super) struct Ended {

@@ -82,8 +82,8 @@ fn a_tool_that_does_not_run_is_named_with_its_path() {
 
 #[test]
 fn a_tools_output_is_bounded() {
-    let output = tool("/bin/sh", &["-c", "head -c 300000 /dev/zero"], LONG).unwrap();
-    assert_eq!((output.status, output.output.len()), (Some(0), 65_536));
+    let output = tool("/bin/sh", &["-c", "head -c 3000000 /dev/zero"], LONG).unwrap();
+    assert_eq!((output.status, output.output.len()), (Some(0), 1_048_576));
 }
 
 #[test]

@@ -59,6 +59,7 @@ pub(super) enum Attr {
     SpatialPartitionMode,
     MemoryPartitionConfig,
     SpatialPartitionCaps,
+    VfNum,
     ResetGpu,
     PspVbflash,
     PspVbflashStatus,
@@ -117,6 +118,7 @@ impl Attr {
             Self::SpatialPartitionMode => ("spatial_partition_mode", 0o400),
             Self::MemoryPartitionConfig => ("memory_partition_config", 0o400),
             Self::SpatialPartitionCaps => ("spatial_partition_caps", 0o400),
+            Self::VfNum => ("vf_num", 0o444),
             Self::ResetGpu => ("reset_gpu", 0o400),
             Self::PspVbflash => ("psp_vbflash", 0o664),
             Self::PspVbflashStatus => ("psp_vbflash_status", 0o444),
@@ -184,6 +186,7 @@ impl State {
                 attrs
             }
             Dir::Hive(_) => vec![Attr::XgmiHiveId],
+            Dir::Parameters(_) => vec![Attr::VfNum],
             Dir::Mdev(uuid) if !self.is_removing(uuid) => vec![Attr::RemoveMdev, Attr::Uevent],
             Dir::Type(key, index) => {
                 let mut attrs = vec![Attr::Create, Attr::DeviceApi, Attr::AvailableInstances];
@@ -194,6 +197,7 @@ impl State {
                 attrs
             }
             Dir::Vendor(_) => VENDOR.to_vec(),
+            Dir::MdevVendor(_) => vec![Attr::VgpuParams],
             Dir::Intel(pf, place) => {
                 self.intel_attrs(pf, place).into_iter().map(Attr::Intel).collect()
             }
@@ -216,7 +220,9 @@ impl State {
         match dir {
             Dir::Pci(address) => self.show_function(address, attr),
             Dir::Vendor(vf) => self.show_vendor(vf, attr),
+            Dir::MdevVendor(uuid) => Ok(line(&self.mdevs.get(&uuid).ok_or(Errno::ENODEV)?.params)),
             Dir::Hive(pf) => self.gim.show(pf, attr).ok_or(Errno::ENODEV),
+            Dir::Parameters(_) => Ok(self.gim.parameter()),
             Dir::Intel(pf, place) => match attr {
                 Attr::Intel(setting) => self.show_intel(pf, place, setting.item),
                 _ => Err(Errno::EIO),

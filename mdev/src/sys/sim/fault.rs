@@ -8,7 +8,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use crate::sys::ReadKind;
+use crate::sys::{ReadKind, Value};
 
 use super::core::lock;
 
@@ -310,6 +310,16 @@ impl Faults {
             }
         }
         found
+    }
+}
+
+/// What a lying read gives.
+pub(super) fn nothing(kind: ReadKind) -> Value {
+    match kind {
+        ReadKind::Text => Value::Text(String::new()),
+        ReadKind::Link => Value::Link(String::new()),
+        ReadKind::Names => Value::Names(Vec::new()),
+        ReadKind::Inode => Value::Inode(0),
     }
 }
 

@@ -102,7 +102,8 @@ fn begin(core: &Core, key: ParentKey, index: u16, uuid: Uuid) -> Result<bool, Er
     }
     let inode = state.next_inode();
     let (stage, group, vfio) = (Stage::Added, None, None);
-    let mdev = Mdev { parent: key, type_index: index, inode, stage, group, vfio, counted: false };
+    let (counted, params) = (false, String::new());
+    let mdev = Mdev { parent: key, type_index: index, inode, stage, group, vfio, counted, params };
     state.mdevs.insert(uuid, mdev);
     if let Some(parent) = state.parent_mut(key) {
         parent.members.insert((index, uuid));
@@ -112,6 +113,14 @@ fn begin(core: &Core, key: ParentKey, index: u16, uuid: Uuid) -> Result<bool, Er
         return Err(errno);
     }
     Ok(core_counts)
+}
+
+/// NVIDIA's `vgpu_params`: a blank clears them.
+pub(super) fn set_params(core: &Core, uuid: Uuid, value: &str) -> Result<(), Errno> {
+    let mut state = core.state();
+    let mdev = state.mdevs.get_mut(&uuid).ok_or(Errno::ENODEV)?;
+    mdev.params = value.trim().to_owned();
+    Ok(())
 }
 
 /// The driver's probe.

@@ -66,7 +66,7 @@ pub use xe::XeSpec;
 use self::{
     attr::Attr,
     core::Core,
-    fault::{Call, Verdict},
+    fault::{Call, Verdict, nothing},
     state::{NodeKey, State},
     tree::{Dir, Entry},
 };
@@ -345,7 +345,12 @@ impl SimKernel {
             Ok(Entry::Attr(dir, attr)) if state.is_locked(dir, attr) && kind == ReadKind::Text => {
                 None
             }
-            Ok(entry) => Some(state.value(entry, kind)),
+            Ok(entry) => {
+                if let (ReadKind::Text, Entry::Attr(Dir::Pci(address), attr)) = (kind, entry) {
+                    state.gim.note_read(address, attr);
+                }
+                Some(state.value(entry, kind))
+            }
         })?
     }
 
@@ -385,6 +390,7 @@ fn dispatch(core: &Core, dir: Dir, attr: Attr, value: &str) -> Result<(), Errno>
             intel::store(core, pf, place, setting.item, value)
         }
         (Dir::Vendor(vf), attr) => vendor::store(core, vf, attr, value),
+        (Dir::MdevVendor(uuid), _) => mdev::set_params(core, uuid, value),
         (Dir::Pci(pf), Attr::AcceleratorPartitionProfile) => gim::set_profile(core, pf, value),
         (Dir::Pci(pf), Attr::MemoryPartitionMode) => gim::set_memory(core, pf, value),
         (Dir::Mdev(uuid), Attr::RemoveMdev) => mdev::remove(core, uuid, value),
@@ -435,16 +441,6 @@ impl State {
                 Ok(Value::Inode(self.inode(dir).rotate_left(8) ^ hasher.finish()))
             }
         }
-    }
-}
-
-/// What a lying read gives.
-fn nothing(kind: ReadKind) -> Value {
-    match kind {
-        ReadKind::Text => Value::Text(String::new()),
-        ReadKind::Link => Value::Link(String::new()),
-        ReadKind::Names => Value::Names(Vec::new()),
-        ReadKind::Inode => Value::Inode(0),
     }
 }
 

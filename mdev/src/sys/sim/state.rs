@@ -176,6 +176,8 @@ pub(super) struct Mdev {
     pub(super) vfio: Option<VfioDevice>,
     /// Whether it takes its place in the pool.
     pub(super) counted: bool,
+    /// What stands in NVIDIA's `vgpu_params`.
+    pub(super) params: String,
 }
 
 /// How far an mdev's creation or removal is.

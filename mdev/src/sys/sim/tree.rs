@@ -18,6 +18,9 @@ use super::{
     state::{Member, ParentKey, Role, Stage, State},
 };
 
+/// The driver of NVIDIA's mdevs, each of which has a folder of its own.
+const NVIDIA_MDEV_DRIVER: &str = "nvidia-vgpu-vfio";
+
 /// A directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Dir {
@@ -41,6 +44,8 @@ pub(super) enum Dir {
     Pci(PciAddress),
     /// A VF's folder `nvidia/`.
     Vendor(PciAddress),
+    /// The same of an mdev.
+    MdevVendor(Uuid),
     /// A GPU's folder `xgmi_hive_info/`.
     Hive(PciAddress),
     /// Below a PF's `prelim_iov/` or `sriov_admin/`.
@@ -66,6 +71,8 @@ pub(super) enum Dir {
     GroupDevices(u32),
     Modules,
     Module(usize),
+    /// `parameters/` of AMD's GIM.
+    Parameters(usize),
 }
 
 /// Something in a directory.
@@ -189,6 +196,7 @@ impl State {
                 found
             }
             Dir::Intel(pf, place) => self.intel_entries(pf, place),
+            Dir::Module(n) if self.is_gim(n) => vec![sub("parameters", Dir::Parameters(n))],
             _ => Vec::new(),
         }
     }
@@ -237,6 +245,9 @@ impl State {
             let devices = Dir::VfioDevices(Member::Mdev(uuid));
             found.push((Cow::Borrowed("vfio-dev"), Entry::Dir(devices)));
         }
+        if mdev.stage == Stage::Active && self.mdev_driver(uuid) == Some(NVIDIA_MDEV_DRIVER) {
+            found.push((Cow::Borrowed("nvidia"), Entry::Dir(Dir::MdevVendor(uuid))));
+        }
         found
     }
 
@@ -269,6 +280,7 @@ impl State {
             Dir::PciRoot(domain) => keyed(Dir::Devices, root_name(domain)),
             Dir::PciDriver(n) => keyed(Dir::PciDrivers, self.drivers.get(n)?.name.to_string()),
             Dir::Module(n) => keyed(Dir::Modules, module_name(&self.drivers.get(n)?.name)),
+            Dir::Parameters(n) => fixed(Dir::Module(n), "parameters"),
             Dir::MdevDriver(n) => keyed(Dir::MdevDrivers, self.mdev_drivers.iter().nth(n)?.clone()),
             Dir::Pci(address) => {
                 let upstream = self.pci.get(&address)?.upstream;
@@ -279,6 +291,7 @@ impl State {
             }
             Dir::Drm(address) => fixed(Dir::Pci(address), "drm"),
             Dir::Vendor(vf) => fixed(Dir::Pci(vf), "nvidia"),
+            Dir::MdevVendor(uuid) => fixed(Dir::Mdev(uuid), "nvidia"),
             Dir::Hive(pf) => fixed(Dir::Pci(pf), "xgmi_hive_info"),
             Dir::Intel(pf, place) => self.intel_above(pf, place),
             Dir::Card(address) => {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use crate::{model::PciAddress, sys::ToolOutput};
 
 use super::{
+    SimKernel,
     attr::Attr,
     core::Core,
     number::unsigned,
@@ -53,7 +54,9 @@ pub struct GimSpec {
 #[derive(Default)]
 pub(super) struct Gim {
     gpus: BTreeMap<PciAddress, Gpu>,
-    /// `vf_num`, which outlives the module in `/etc/gim_config`.
+    /// The parameter `vf_num` of the module as it was loaded.
+    given: Vec<u32>,
+    /// What became of it, which outlives the module in `/etc/gim_config`.
     numbers: Vec<u16>,
     /// The GPUs probed since the module was loaded.
     probed: usize,
@@ -63,6 +66,8 @@ struct Gpu {
     spec: GimSpec,
     /// The VFs, while the driver runs the GPU.
     vfs: Option<u16>,
+    /// How often it was reset by reading `reset_gpu`.
+    resets: u32,
     partition: partition::Partition,
 }
 
@@ -97,7 +102,8 @@ pub(super) fn describe(core: &Core, function: &PciSpec) {
     }
     let mut state = core.state();
     if spec.vf_num > 0 && function.bound.is_none() {
-        state.gim.numbers.push(spec.vf_num);
+        state.gim.given.push(spec.vf_num.into());
+        state.gim.numbers.push(valid(spec.vf_num.into()));
     }
     if spec.vf_num == 0
         && let Some(driver) = state.drivers.iter_mut().find(|driver| *driver.name == *DRIVER)
@@ -105,7 +111,7 @@ pub(super) fn describe(core: &Core, function: &PciSpec) {
     {
         driver.loaded = false;
     }
-    let gpu = Gpu { spec: spec.clone(), vfs: None, partition: Default::default() };
+    let gpu = Gpu { spec: spec.clone(), vfs: None, resets: 0, partition: Default::default() };
     state.gim.gpus.insert(function.address, gpu);
 }
 
@@ -157,8 +163,8 @@ pub(super) fn modprobe(core: &Core, args: &[String]) -> Option<ToolOutput> {
 }
 
 fn load(core: &Core, params: &[&str]) -> Result<(), Errno> {
-    let numbers = params.iter().find_map(|param| param.strip_prefix("vf_num="));
-    let numbers = numbers.map(parse).transpose()?;
+    let given = params.iter().find_map(|param| param.strip_prefix("vf_num="));
+    let given = given.map(parse).transpose()?;
     let gpus: Vec<PciAddress> = {
         let mut state = core.state();
         let driver = state.drivers.iter_mut().find(|driver| *driver.name == *DRIVER);
@@ -166,9 +172,11 @@ fn load(core: &Core, params: &[&str]) -> Result<(), Errno> {
         if was != Some(false) {
             return Ok(());
         }
-        if let Some(numbers) = numbers {
-            state.gim.numbers = numbers;
+        // Without a parameter it takes what it had last time.
+        if let Some(given) = &given {
+            state.gim.numbers = given.iter().copied().map(valid).collect();
         }
+        state.gim.given = given.unwrap_or_default();
         state.gim.probed = 0;
         state.gim.gpus.keys().copied().collect()
     };
@@ -184,16 +192,16 @@ fn load(core: &Core, params: &[&str]) -> Result<(), Errno> {
 }
 
 /// The numbers of `vf_num=`: what is none keeps the module out (`param_array`,
-/// kernel/params.c), what is out of range becomes 1 (`set_array_value`,
-/// gim_config.c).
-fn parse(text: &str) -> Result<Vec<u16>, Errno> {
-    let number = |text| match unsigned(text)? {
-        number @ 1..=31 => Ok(number as u16),
-        number if u32::try_from(number).is_err() => Err(Errno::ERANGE),
-        _ => Ok(1),
-    };
+/// kernel/params.c).
+fn parse(text: &str) -> Result<Vec<u32>, Errno> {
+    let number = |text| u32::try_from(unsigned(text)?).map_err(|_| Errno::ERANGE);
     let numbers = text.split(',').map(number).collect::<Result<Vec<_>, Errno>>()?;
     if numbers.len() > MOST_GPUS { Err(Errno::EINVAL) } else { Ok(numbers) }
+}
+
+/// What is out of range becomes 1 (`set_array_value`, gim_config.c).
+fn valid(number: u32) -> u16 {
+    u16::try_from(number).ok().filter(|number| (1..=MOST).contains(number)).unwrap_or(1)
 }
 
 /// Unloads the module: everything stays as it is for as long as a VF is in use,
@@ -216,6 +224,12 @@ fn unload(core: &Core) -> Result<(), Errno> {
 }
 
 impl State {
+    /// Whether a driver is this one, with GPUs to run.
+    pub(super) fn is_gim(&self, driver: usize) -> bool {
+        let named = self.drivers.get(driver).is_some_and(|driver| *driver.name == *DRIVER);
+        named && !self.gim.gpus.is_empty()
+    }
+
     /// Whether a VF of a GPU is enabled: a process has it open, or a driver of the
     /// host is on it.
     fn gim_is_used(&self, pf: PciAddress) -> bool {
@@ -227,11 +241,34 @@ impl State {
     }
 }
 
+impl SimKernel {
+    /// How often a GPU of AMD's GIM was reset, by reading its `reset_gpu`.
+    pub fn resets(&self, gpu: PciAddress) -> u32 {
+        self.core.state().gim.gpus.get(&gpu).map_or(0, |gpu| gpu.resets)
+    }
+}
+
 impl Gim {
     /// The driver lets go of a function.
     pub(super) fn unbound(&mut self, pf: PciAddress) {
         if let Some(gpu) = self.gpus.get_mut(&pf) {
             gpu.vfs = None;
+        }
+    }
+
+    /// What `parameters/vf_num` reads: as it was given (`param_array_get`,
+    /// kernel/params.c), so nothing where it was not.
+    pub(super) fn parameter(&self) -> String {
+        let given: Vec<String> = self.given.iter().map(ToString::to_string).collect();
+        if given.is_empty() { String::new() } else { format!("{}\n", given.join(",")) }
+    }
+
+    /// Somebody read an attribute of a function's.
+    pub(super) fn note_read(&mut self, pf: PciAddress, attr: Attr) {
+        if attr == Attr::ResetGpu
+            && let Some(gpu) = self.gpus.get_mut(&pf)
+        {
+            gpu.resets += 1;
         }
     }
 

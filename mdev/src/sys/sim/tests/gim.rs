@@ -1,7 +1,7 @@
 //! AMD's GIM.
 
 use super::*;
-use crate::sys::{ToolId, ToolOutput};
+use crate::sys::{ToolId, ToolOutput, sim::EntryKind};
 
 const A: &str = "0000:0c:00.0";
 const B: &str = "0000:22:00.0";
@@ -279,6 +279,47 @@ fn some_attributes_do_harm_when_they_are_read() {
     let through = "bus/pci/devices/0000:0c:02.0/physfn/psp_vbflash_status";
     sim.text(through).unwrap();
     assert_eq!(sim.harm_done(), [&path(A, "reset_gpu"), &path(B, "psp_vbflash"), through]);
+}
+
+#[test]
+fn reading_reset_gpu_resets_that_gpu_each_time() {
+    let sim = free([1, 1, 1]);
+    let resets = |sim: &SimKernel| [A, B, C].map(|gpu| sim.resets(gpu.parse().unwrap()));
+    sim.list(&path(A, ""));
+    let _ = sim.read(&path(A, "reset_gpu"), ReadKind::Inode);
+    sim.mode(A, "psp_vbflash_status");
+    assert_eq!(resets(&sim), [0, 0, 0]);
+    sim.mode(A, "reset_gpu");
+    sim.text("bus/pci/devices/0000:0c:02.0/physfn/reset_gpu").unwrap();
+    sim.mode(C, "reset_gpu");
+    assert_eq!(resets(&sim), [2, 0, 1]);
+    // A GPU that does not run has no such attribute.
+    sim.modprobe_gim(&["-r", "gim"]);
+    assert_eq!(sim.text(&path(B, "reset_gpu")), Err(Errno::ENOENT));
+    assert_eq!(resets(&sim), [2, 0, 1]);
+}
+
+#[test]
+fn the_parameter_reads_as_it_was_given_while_the_module_is_loaded() {
+    const VF_NUM: &str = "module/gim/parameters/vf_num";
+    let sim = free([1, 2, 1]);
+    assert_eq!(sim.text(VF_NUM).unwrap(), "1,2,1\n");
+    assert_eq!(sim.entry(VF_NUM), Ok(EntryKind::Attribute(0o444)));
+    assert_eq!(sim.put(VF_NUM, "2"), Err(Errno::EACCES));
+    sim.modprobe_gim(&["-r", "gim"]);
+    assert_eq!(sim.text(VF_NUM), Err(Errno::ENOENT));
+    // What is out of range is corrected elsewhere.
+    sim.modprobe_gim(&["gim", "vf_num=0,2"]);
+    assert_eq!((sim.text(VF_NUM).unwrap(), sim.counts()), ("0,2\n".into(), [1, 2, 2]));
+    sim.modprobe_gim(&["gim", "vf_num=4"]);
+    assert_eq!(sim.text(VF_NUM).unwrap(), "0,2\n");
+    // Taken from last time, it was not given.
+    sim.modprobe_gim(&["-r", "gim"]);
+    sim.modprobe_gim(&["gim"]);
+    assert_eq!((sim.text(VF_NUM).unwrap(), sim.counts()), (String::new(), [1, 2, 2]));
+    // Other modules have no parameters here.
+    assert_eq!(sim.list("module/gim"), ["parameters"]);
+    assert!(sim.has("module/vfio_pci") && !sim.has("module/vfio_pci/parameters"));
 }
 
 #[test]
